@@ -1,0 +1,1 @@
+"""The REST API of tasks: for operators who may look at them, and change them."""
