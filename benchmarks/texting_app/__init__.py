@@ -1,0 +1,1 @@
+"""The app with the agent that benchmarks/texting.py texts to."""
