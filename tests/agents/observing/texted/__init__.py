@@ -1,0 +1,1 @@
+"""An app whose agent texts, for processes that tests start."""

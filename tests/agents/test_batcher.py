@@ -1,0 +1,134 @@
+"""Batches: whatever has gathered while the previous one was on its way; a lone request never waits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from agents.batcher import SLOW, WORTH, Batcher
+
+
+class Work:
+    """Doubles numbers, in batches that it remembers; waits at its gate, if that is closed."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def __call__(self, numbers: Sequence[int]) -> list[int | BaseException]:
+        self.batches.append(list(numbers))
+        self.gate.wait(30)
+        if 13 in numbers:
+            raise RuntimeError("the whole batch")
+        return [ValueError(n) if n < 0 else n * 2 for n in numbers]
+
+
+@pytest.fixture
+def threads():
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
+
+
+def batcher(work: Work, threads: ThreadPoolExecutor, size: int = 64, lanes: int = 1) -> Batcher[int, int]:
+    return Batcher(work, threads, size=size, lanes=lanes)
+
+
+async def test_a_lone_request_does_not_wait(threads):
+    work = Work()
+    began = time.monotonic()
+    assert await batcher(work, threads).submit(2) == 4
+    assert time.monotonic() - began < SLOW
+    assert work.batches == [[2]]
+
+
+async def test_what_is_ready_in_one_round_of_the_loop_goes_together_and_in_order(threads):
+    work = Work()
+    submit = batcher(work, threads).submit
+    assert await asyncio.gather(*(submit(n) for n in range(5))) == [0, 2, 4, 6, 8]
+    assert work.batches == [[0, 1, 2, 3, 4]]
+
+
+async def test_what_comes_while_a_batch_is_on_its_way_goes_with_the_next(threads):
+    work = Work()
+    submit = batcher(work, threads).submit
+    work.gate.clear()
+    first = submit(1)
+    await asyncio.sleep(0.02)
+    others = [submit(n) for n in (2, 3)]
+    await asyncio.sleep(0.02)
+    others.append(submit(4))
+    await asyncio.sleep(SLOW * 2)
+    assert work.batches == [[1]]  # one lane: nothing overtakes
+    work.gate.set()
+    assert await asyncio.gather(first, *others) == [2, 4, 6, 8]
+    assert work.batches == [[1], [2, 3, 4]]
+
+
+async def test_no_batch_is_larger_than_its_size(threads):
+    work = Work()
+    submit = batcher(work, threads, size=3).submit
+    assert await asyncio.gather(*(submit(n) for n in range(7))) == [n * 2 for n in range(7)]
+    assert [len(batch) for batch in work.batches] == [3, 3, 1]
+
+
+async def test_a_slow_batch_lets_the_next_one_start_beside_it_where_there_are_lanes(threads):
+    work = Work()
+    submit = batcher(work, threads, lanes=2).submit
+    work.gate.clear()
+    first = submit(1)
+    await asyncio.sleep(0.01)
+    second = submit(2)
+    await asyncio.sleep(0.01)
+    assert work.batches == [[1]]
+    await asyncio.sleep(SLOW * 2)
+    assert work.batches == [[1], [2]]
+    third = submit(3)
+    await asyncio.sleep(SLOW * 2)
+    assert work.batches == [[1], [2]]  # no third lane
+    work.gate.set()
+    assert await asyncio.gather(first, second, third) == [2, 4, 6]
+
+
+async def test_an_error_is_its_own_requests_and_one_of_the_work_is_all_of_theirs(threads):
+    work = Work()
+    submit = batcher(work, threads).submit
+    results = await asyncio.gather(submit(1), submit(-1), submit(2), return_exceptions=True)
+    assert [str(r) for r in results] == ["2", "-1", "4"]
+    both = await asyncio.gather(submit(1), submit(13), return_exceptions=True)
+    assert [str(r) for r in both] == ["the whole batch", "the whole batch"]
+    assert await submit(3) == 6
+
+
+async def test_a_request_that_nobody_waits_for_any_more_harms_no_other(threads):
+    work = Work()
+    submit = batcher(work, threads).submit
+    work.gate.clear()
+    gone, waits = submit(1), submit(2)
+    await asyncio.sleep(0.01)
+    gone.cancel()
+    work.gate.set()
+    assert await waits == 4
+
+
+async def test_no_batch_takes_more_than_half_of_the_turns_that_are_under_way(threads):
+    work = Work()
+    submit = Batcher(work, threads, size=64, under_way=lambda: 50).submit
+    await asyncio.gather(*(submit(n) for n in range(100, 150)))
+    assert [len(batch) for batch in work.batches] == [25, 25]
+
+
+async def test_few_turns_are_not_parted_and_many_fill_no_more_than_a_batch(threads):
+    work = Work()
+    submit = Batcher(work, threads, size=64, under_way=lambda: WORTH).submit
+    await asyncio.gather(*(submit(n) for n in range(100, 100 + WORTH)))
+    assert [len(batch) for batch in work.batches] == [WORTH]
+    work = Work()
+    submit = Batcher(work, threads, size=64, under_way=lambda: 1000).submit
+    await asyncio.gather(*(submit(n) for n in range(100, 200)))
+    assert [len(batch) for batch in work.batches] == [64, 36]

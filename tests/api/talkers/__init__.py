@@ -1,0 +1,1 @@
+"""An app of agents for the tests of the REST API."""

@@ -1,0 +1,1 @@
+"""An app with the agents that are texted while things break."""
