@@ -8,9 +8,18 @@ from __future__ import annotations
 
 import re
 
-#: What grows with every turn and is never changed. Not those whose rows the store changes by where they are
-#: (``ctid``, agents/store/postgres.py): in a split table that is a place in each part.
-TABLES = ["agents_event", "agents_turnrecord", "conversations_message"]
+#: What has many rows an actor. The others have one, or the ids of providers, which are unique over all actors.
+TABLES = [
+    "agents_blob",
+    "agents_event",
+    "agents_page",
+    "agents_storedvalue",
+    "agents_turnrecord",
+    "conversations_message",
+    "scheduler_attempt",
+    "scheduler_step",
+    "scheduler_task",
+]
 
 
 def split(parts: int) -> None:

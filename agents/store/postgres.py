@@ -88,13 +88,19 @@ _IDLE_TIMEOUT_WITH_ORM = 60.0  # seconds
 
 # A join by a key may still be planned as a walk through a table that was tiny when it was planned. OFFSET 0
 # keeps the planner out of a subquery: it is run once a row, by its key. What is changed is then named by
-# where it is (ctid), which holds because its actor is locked.
+# where it is, which holds because its actor is locked: a place (ctid) in a table, or in a part (tableoid) of
+# one that is split.
 
 
 def located(source: str, table: str, on: str) -> str:
-    """The rows of a source, each with ``at``: where the rows of ``table`` are to which it belongs."""
-    return f"""(SELECT r.*, k.at FROM {source} AS r CROSS JOIN LATERAL (
-                  SELECT t.ctid AS at FROM {table} t WHERE {on} OFFSET 0) k OFFSET 0)"""
+    """Rows of a source, each with where its rows of ``table`` are: ``part`` and ``at``."""
+    return f"""(SELECT r.*, k.part, k.at FROM {source} AS r CROSS JOIN LATERAL (
+                  SELECT t.tableoid AS part, t.ctid AS at FROM {table} t WHERE {on} OFFSET 0) k OFFSET 0)"""
+
+
+def there(row: str, found: str) -> str:
+    """Whether a row is the one that was found at a place."""
+    return f"{row}.ctid = {found}.at AND {row}.tableoid = {found}.part"
 
 
 _ACTOR = "a.kind, a.name, a.version, a.seq, a.cursor, a.state, a.started, a.sandbox"
@@ -329,8 +335,9 @@ class PostgresStatements(Statements):
         )  # fmt: skip
         return self._say(
             f"""WITH found AS MATERIALIZED (
-                  SELECT w.*, a.at, a.was_held, a.hold FROM {source} AS w CROSS JOIN LATERAL (
-                         SELECT a.ctid AS at, a.token IS NOT NULL AS was_held, {_HOLD} AS hold
+                  SELECT w.*, a.part, a.at, a.was_held, a.hold FROM {source} AS w CROSS JOIN LATERAL (
+                         SELECT a.tableoid AS part, a.ctid AS at, a.token IS NOT NULL AS was_held,
+                                {_HOLD} AS hold
                            FROM agents_actor a
                           WHERE a.id = w.id AND (a.token IS NULL OR a.lease_expires_at <= {{now}})
                             FOR NO KEY UPDATE SKIP LOCKED) a),
@@ -343,7 +350,7 @@ class PostgresStatements(Statements):
                          lease_expires_at = {{now}} + $1::float8 * interval '1 second',
                          stop_turn_id = NULL, waits_for_id = NULL, waiting_at = NULL
                     FROM free
-                   WHERE a.ctid = free.at AND ($2::boolean OR NOT free.was_held) AND NOT free.refused
+                   WHERE {there("a", "free")} AND ($2::boolean OR NOT free.was_held) AND NOT free.refused
                   RETURNING a.id, free.was_held, free.hold, false, {_ACTOR}, {{now}} AS now)
                 SELECT * FROM taken
                 UNION ALL
@@ -414,14 +421,15 @@ class PostgresStatements(Statements):
     def begin(self, starts: Sequence[tuple[int, Next]], now: dt.datetime) -> Answer[dict[int, StartedTask]]:
         return self._say(
             f"""WITH picked AS (
-                  SELECT DISTINCT ON (w.actor_id) t.at, w.turn_id,
+                  SELECT DISTINCT ON (w.actor_id) t.part, t.at, w.turn_id,
                          nextval(pg_get_serial_sequence('scheduler_attempt', 'id')) AS attempt_id
                     FROM json_to_recordset($1::json)
                          AS w(actor_id bigint, turn_id uuid, due_before timestamptz, pks bigint[],
                               taken boolean)
                    CROSS JOIN LATERAL unnest(w.pks) WITH ORDINALITY AS c(pk, position)
                    CROSS JOIN LATERAL (
-                         SELECT t.ctid AS at, t.id, t.actor_id, t.status, t.due_at, t.lane
+                         SELECT t.tableoid AS part, t.ctid AS at, t.id, t.actor_id, t.status, t.due_at,
+                                t.lane
                            FROM scheduler_task t WHERE t.id = c.pk OFFSET 0) t
                    WHERE t.actor_id = w.actor_id AND t.status = 'pending' AND t.due_at <= w.due_before
                      AND (NOT t.lane = 'inbox' OR NOT EXISTS (
@@ -431,7 +439,7 @@ class PostgresStatements(Statements):
                    ORDER BY w.actor_id, c.position),
                 begun AS (
                   UPDATE scheduler_task t SET attempts = t.attempts + 1
-                    FROM picked p WHERE t.ctid = p.at
+                    FROM picked p WHERE {there("t", "p")}
                   RETURNING {_TASK}, p.turn_id, p.attempt_id),
                 opened AS (
                   INSERT INTO scheduler_attempt
@@ -498,7 +506,8 @@ class PostgresStatements(Statements):
             f"""UPDATE scheduler_attempt p
                    SET outcome = r.outcome, ended_at = $2::timestamptz, error = r.error,
                        traceback = r.traceback
-                  FROM {located(source, "scheduler_attempt", "t.id = r.attempt")} AS r WHERE p.ctid = r.at""",
+                  FROM {located(source, "scheduler_attempt", "t.id = r.attempt")} AS r
+                 WHERE {there("p", "r")}""",
             rows,
             now,
         )
@@ -507,7 +516,7 @@ class PostgresStatements(Statements):
             steps = located(source, "scheduler_step", "t.actor_id = r.actor_id AND t.task_pk = r.id")
             self._say(
                 f"""DELETE FROM scheduler_step s USING {steps} AS r
-                     WHERE s.ctid = r.at AND r.action IN ('delete', 'advance', 'gone')""",
+                     WHERE {there("s", "r")} AND r.action IN ('delete', 'advance', 'gone')""",
                 rows,
             )
         if "delete" in actions:
@@ -526,7 +535,7 @@ class PostgresStatements(Statements):
                            parked_at = CASE r.action WHEN 'park' THEN $2::timestamptz ELSE t.parked_at END,
                            error = CASE r.action WHEN 'release' THEN t.error ELSE r.error END
                       FROM {located(source, "scheduler_task", "t.id = r.id")} AS r
-                     WHERE t.ctid = r.at AND r.action IN ('advance', 'retry', 'park', 'release')""",
+                     WHERE {there("t", "r")} AND r.action IN ('advance', 'retry', 'park', 'release')""",
                 rows,
                 now,
             )
@@ -534,11 +543,12 @@ class PostgresStatements(Statements):
     def delete(self, table: Table, rows: Sequence[Row]) -> None:
         source, params = _source(_types(table), rows)
         on = " AND ".join(f"t.{c} = r.{c}" for c in table.columns)
-        query = f"DELETE FROM {table.name} t USING {located(source, table.name, on)} AS r WHERE t.ctid = r.at"
+        query = f"""DELETE FROM {table.name} t USING {located(source, table.name, on)} AS r
+                     WHERE {there("t", "r")}"""
         if table.model == "scheduler.Task":  # its steps' results go with a task
             steps = located("gone", "scheduler_step", "t.actor_id = r.actor_id AND t.task_pk = r.id")
             query = f"""WITH gone AS ({query} RETURNING t.actor_id, t.id)
-                        DELETE FROM scheduler_step s USING {steps} AS r WHERE s.ctid = r.at"""
+                        DELETE FROM scheduler_step s USING {steps} AS r WHERE {there("s", "r")}"""
         self._say(query, *params)
 
     def insert(self, table: Table, rows: Sequence[Row]) -> None:
@@ -635,14 +645,14 @@ class PostgresStatements(Statements):
         with self.transaction(brief=True):
             # Rows that are locked now are left for the next renewal; nobody can take their leases meanwhile.
             self._say(
-                """WITH held AS MATERIALIZED (
-                      SELECT a.at FROM json_to_recordset($1::json) AS r(id bigint, token uuid)
+                f"""WITH held AS MATERIALIZED (
+                      SELECT a.part, a.at FROM json_to_recordset($1::json) AS r(id bigint, token uuid)
                        CROSS JOIN LATERAL (
-                             SELECT a.ctid AS at FROM agents_actor a
-                              WHERE a.id = r.id AND a.token = r.token AND a.lease_expires_at > {now}
+                             SELECT a.tableoid AS part, a.ctid AS at FROM agents_actor a
+                              WHERE a.id = r.id AND a.token = r.token AND a.lease_expires_at > {{now}}
                                 FOR NO KEY UPDATE SKIP LOCKED) a)
-                   UPDATE agents_actor a SET lease_expires_at = {now} + $2::float8 * interval '1 second'
-                     FROM held WHERE a.ctid = held.at""",
+                   UPDATE agents_actor a SET lease_expires_at = {{now}} + $2::float8 * interval '1 second'
+                     FROM held WHERE {there("a", "held")}""",
                 rows := as_json([{"id": id, "token": token} for id, token in leases]),
                 seconds,
             )
@@ -782,7 +792,7 @@ def _update(source: str, tasks: bool, nexts: bool) -> str:
                  COALESCE(r.own, false) AND NOT COALESCE(r.keep, false) AND NOT b.begun AS frees
             FROM {located(source, "agents_actor", "t.id = r.id")} AS r
            CROSS JOIN LATERAL (SELECT {begun if nexts else "false"} AS begun OFFSET 0) b OFFSET 0) r
-        WHERE a.ctid = r.at
+        WHERE {there("a", "r")}
         RETURNING a.id, a.kind, a.name, a.alarm"""
 
 
