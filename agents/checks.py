@@ -314,7 +314,10 @@ def check_dispatcher(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> 
 def check_channel_layer(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """A layer that takes silence for an outage is away for a second in every six."""
     layer = getattr(settings, "CHANNEL_LAYERS", {}).get("default", {})
-    if layer.get("BACKEND") != "channels_redis.core.RedisChannelLayer":
+    if layer.get("BACKEND") not in (
+        "agents.sockets.layer.RedisLayer",
+        "channels_redis.core.RedisChannelLayer",
+    ):
         return []
     from channels_redis.core import RedisChannelLayer
     from channels_redis.utils import create_pool, decode_hosts

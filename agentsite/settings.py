@@ -115,7 +115,7 @@ REDIS_URL = env.str("REDIS_URL", default="")
 # channels_redis has Redis wait up to 5 s for a message; its client, by default, gives up after as many.
 _layer = {"address": REDIS_URL, "socket_timeout": 15, "socket_connect_timeout": 5}  # seconds
 CHANNEL_LAYERS: dict[str, dict[str, object]] = {
-    "default": {"BACKEND": "channels_redis.core.RedisChannelLayer", "CONFIG": {"hosts": [_layer]}}
+    "default": {"BACKEND": "agents.sockets.layer.RedisLayer", "CONFIG": {"hosts": [_layer]}}
     if REDIS_URL
     else {"BACKEND": "channels.layers.InMemoryChannelLayer"}
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-#: What has many rows an actor. The others have one, or the ids of providers, which are unique over all actors.
+#: What has many rows an actor. Others have one, or the ids of providers, which are unique over all actors.
 TABLES = [
     "agents_blob",
     "agents_event",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -31,6 +31,7 @@ MAX_SIGNALS, MAX_SIGNALS_CHARACTERS = 256, 256 * 1024
 BACKLOG = 10_000
 # Groups that are sent to at once.
 SENDS = 32
+UNPUBLISHED = "news was not published; clients get it within seconds, from the database"
 
 complain = Complaints()
 
@@ -125,15 +126,33 @@ class Publisher:
             await asyncio.sleep(0)  # whatever is ready in this round of the loop goes together
             layer = reaching_layer()
             several = [(a, self._waiting.pop(a)) for a in list(islice(self._waiting, SENDS))]
-            if layer is not None:
-                await asyncio.gather(*(self._send_one(layer, *one) for one in several))
+            if layer is None:
+                continue
+            messages = {names.group_name(*address): (address, news) for address, news in several}
+            sends = [
+                self._send_one(layer, group, *messages[group]) for group in await inhabited(layer, messages)
+            ]
+            await asyncio.gather(*sends)
 
-    async def _send_one(self, layer: Any, address: Address, waiting: News) -> None:
+    async def _send_one(self, layer: Any, group: str, address: Address, waiting: News) -> None:
         try:
             async with asyncio.timeout(conf.get("PUBLISH_TIMEOUT")):
-                await layer.group_send(names.group_name(*address), waiting.message(address))
+                await layer.group_send(group, waiting.message(address))
         except Exception as error:
-            complain("news was not published; clients get it within seconds, from the database", error)
+            complain(UNPUBLISHED, error)
+
+
+async def inhabited(layer: Any, groups: Iterable[str]) -> Iterable[str]:
+    """Those of the groups that anybody may be in: all where the layer can't tell, none where it fails."""
+    if (asked := getattr(layer, "inhabited", None)) is None:
+        return groups
+    try:
+        async with asyncio.timeout(conf.get("PUBLISH_TIMEOUT")):
+            found: Iterable[str] = await asked(groups)
+    except Exception as error:
+        complain(UNPUBLISHED, error)
+        return ()
+    return found
 
 
 publisher = Publisher()

@@ -185,12 +185,14 @@ def test_celery_with_a_channel_layer_in_memory_is_an_error(agents: Use, settings
     assert checks.check_dispatcher(None) == []
 
 
-def test_a_layer_that_takes_silence_for_an_outage_is_a_warning(settings: Any) -> None:
+@pytest.mark.parametrize(
+    "backend", ["agents.sockets.layer.RedisLayer", "channels_redis.core.RedisChannelLayer"]
+)
+def test_a_layer_that_takes_silence_for_an_outage_is_a_warning(settings: Any, backend: str) -> None:
     """channels_redis has Redis wait for 5 s; its client gives up after as many, unless told otherwise."""
 
     def found(**host: Any) -> list[str]:
         config = {"hosts": [{"address": "redis://127.0.0.1:6379/0", **host}]}
-        backend = "channels_redis.core.RedisChannelLayer"
         settings.CHANNEL_LAYERS = {"default": {"BACKEND": backend, "CONFIG": config}}
         return ids(checks.check_channel_layer(None))
 

@@ -6,12 +6,12 @@ import os
 import random
 from typing import Any
 
-from channels_redis.core import RedisChannelLayer
+from agents.sockets.layer import RedisLayer
 
 LOST, TWICE = 0.4, 0.1
 
 
-class LossyLayer(RedisChannelLayer):
+class LossyLayer(RedisLayer):
     """Redis's, which has no idea. ``TEST_SEED`` is where its dice begin."""
 
     def __init__(self, *args: Any, **options: Any) -> None:

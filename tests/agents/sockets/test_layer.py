@@ -17,7 +17,11 @@ import redis
 from agents import runtime
 from agents.models import Actor, Event
 from agents.names import group_name
-from agents.sockets.publisher import MAX_EVENTS_BYTES, News, publisher
+from agents.sockets import publisher as publishing
+from agents.sockets.layer import RedisLayer
+from agents.sockets.publisher import MAX_EVENTS_BYTES, News, Publisher, publisher
+from agents.sockets.signals import Status
+from agents.turn import ActorRow
 from conversations.models import Message
 from tests.agents.sockets.chatters.agents import ChatterAgent, RawAgent
 from tests.agents.sockets.redis_line import RedisLine
@@ -300,11 +304,41 @@ def line(settings: Any) -> Iterator[RedisLine]:
     """A line to Redis for the server; this process publishes over it, too."""
     line = RedisLine(os.environ["REDIS_URL"])
     settings.CHANNEL_LAYERS = {
-        "default": {"BACKEND": "channels_redis.core.RedisChannelLayer", "CONFIG": {"hosts": [line.url]}}
+        "default": {"BACKEND": "agents.sockets.layer.RedisLayer", "CONFIG": {"hosts": [line.url]}}
     }
     yield line
     runtime.shutdown(0)
     line.down()
+
+
+async def test_groups_are_asked_for_members_before_anything_is_sent_to_them(
+    keys: Callable[[], list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = RedisLayer(hosts=[os.environ["REDIS_URL"]])
+    groups = [group_name(KIND, f"asked {number}") for number in range(3)]
+    assert await layer.inhabited(groups) == []
+    channel = await layer.new_channel()
+    await layer.group_add(groups[1], channel)
+    assert await layer.inhabited(groups) == [groups[1]]
+
+    sent = []
+    monkeypatch.setattr(layer, "group_send", lambda group, message: recorded(sent, message["name"]))
+    monkeypatch.setattr(publishing, "reaching_layer", lambda: layer)
+    publisher = Publisher()
+    for number in range(3):
+        row = ActorRow(number, KIND, f"asked {number}", 0, 0, 0, None, False, None)  # type: ignore[arg-type]
+        publisher.signal(row, Status("thinking", "t"))
+    assert publisher._sending is not None
+    await publisher._sending
+    assert sent == ["asked 1"]
+
+    await layer.group_discard(groups[1], channel)
+    assert await layer.inhabited(groups) == []
+    await layer.close_pools()
+
+
+async def recorded(into: list[str], name: str) -> None:
+    into.append(name)
 
 
 def test_redis_restarts_in_the_middle_and_every_client_has_the_whole_log(
@@ -342,7 +376,7 @@ def server(tmp_path: Path, settings: Any) -> Iterator[Redis]:
     config = {"hosts": [server.url], "capacity": CAPACITY}
     with processes(server):
         settings.CHANNEL_LAYERS = {
-            "default": {"BACKEND": "channels_redis.core.RedisChannelLayer", "CONFIG": config}
+            "default": {"BACKEND": "agents.sockets.layer.RedisLayer", "CONFIG": config}
         }
         yield server
         runtime.shutdown(0)
