@@ -56,7 +56,7 @@ def test_a_token_admits_to_its_actor_alone(api: Sign, owner: httpx.Client) -> No
     assert nobody.get(at("messages/"), headers=bearer).json()["seq"] == 1
     assert nobody.get(at("messages/", name="other"), headers=bearer).status_code == 401
     assert nobody.get("/api/actors/", headers=bearer).status_code == 401
-    stale = {"Authorization": f"Bearer {connect_token(KIND, 'olga', max_age=0.001)}"}
+    stale = {"Authorization": f"Bearer {connect_token(KIND, 'olga', max_age=1e-9)}"}
     assert code(nobody.get(at("messages/"), headers=stale)) == "authentication_failed"
 
 
