@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -155,15 +155,23 @@ async def person(
             body = json.dumps(event(number, OURS, f"{n}-{count}")).encode()
             signed = {"Content-Type": "application/json", **sign(body, key)}
             site = chance.choice(urls)
-            text = await client.post(f"{site}/webhooks/telnyx/test-talker/", content=body, headers=signed)
-            answers[f"text {text.status_code}"] += 1
-            page = await client.get(
-                f"{site}/admin/{chance.choice(('agents/actor', 'conversations/message'))}/"
-            )
-            answers[f"page {page.status_code}"] += 1
+            texting = client.post(f"{site}/webhooks/telnyx/test-talker/", content=body, headers=signed)
+            answers[f"text {await outcome(texting)}"] += 1
+            page = chance.choice(("agents/actor", "conversations/message"))
+            answers[f"page {await outcome(client.get(f'{site}/admin/{page}/'))}"] += 1
         reading.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await reading
+
+
+async def outcome(request: Awaitable[Any]) -> str:
+    """The status of its answer, or what became of it instead."""
+    import httpx
+
+    try:
+        return str((await request).status_code)
+    except httpx.HTTPError as error:
+        return repr(error.__cause__ or error)
 
 
 async def read(ws: Any) -> None:
