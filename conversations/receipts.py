@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, Q
 from django.urls import reverse
 from django.utils import timezone
 
@@ -193,11 +193,21 @@ def apply(text: OutboundText, event: TextEvent, report: DeliveryReport) -> None:
 
 
 def _is_of_earlier_try(text: OutboundText, report: DeliveryReport) -> bool:
+    if text.status == TextStatus.QUEUED and _has_failed(text, report):
+        return True  # its next try has been decided, though nobody has claimed it yet
     if report.attempt is not None:
         return report.attempt != text.attempts
     if text.provider_id:
         return report.provider_id != text.provider_id
     return text.events.filter(provider_id=report.provider_id).exists()
+
+
+def _has_failed(text: OutboundText, report: DeliveryReport) -> bool:
+    """Whether the try that this report is about was reported as failed. Who was asked names no try."""
+    same = Q(attempt=report.attempt) if report.attempt is not None else Q(pk__in=[])
+    if report.provider_id:
+        same |= Q(provider_id=report.provider_id)
+    return text.events.filter(same, status__in=BAD).exists()
 
 
 def _advance(text: OutboundText, status: TextStatus, report: DeliveryReport) -> bool:

@@ -161,6 +161,53 @@ def test_reports_of_an_earlier_try_change_nothing_unless_it_arrived_after_all(ac
     assert fresh(waits).status == S.DELIVERED, "it is not sent again"
 
 
+WILL_NOT_ARRIVE = (S.UNDELIVERED, {"passes": True, "code": "40008"})
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["its try is named", "it is not"])
+@pytest.mark.parametrize(
+    "order", list(itertools.permutations([(S.SENT, {}), (S.UNCONFIRMED, {}), WILL_NOT_ARRIVE, (None, {})]))
+)
+def test_whatever_the_order_of_reports_what_will_not_arrive_is_sent_again(actor, order, named):
+    text = sent(actor)
+    names = {"uid": text.uid, "attempt": 1} if named else {}
+    for status, more in order:
+        receipts.take(TELNYX, report(status, **more, **names))
+    assert (fresh(text).status, text.attempts) == (S.QUEUED, 1)
+    assert text.due_at > receipts._now()
+    receipts.take(TELNYX, report(S.DELIVERED, **names))
+    assert fresh(text).status == S.DELIVERED, "it arrived after all: it is not sent again"
+
+
+def test_a_failure_that_its_provider_was_asked_about_stands_against_a_late_report_too(actor):
+    text = sent(actor, status=S.QUEUED, provider_id="")
+    TextEvent.objects.create(
+        text=text,
+        provider="telnyx",
+        event_id="asked",
+        provider_id="message-1",
+        status=S.UNDELIVERED,
+        said="?",
+    )
+    receipts.take(TELNYX, report(S.SENT, uid=text.uid, attempt=1))
+    assert fresh(text).status == S.QUEUED
+
+
+def test_a_failure_that_is_reported_again_does_not_undo_an_operators_sending_again(actor):
+    text = sent(actor)
+    failed = {"uid": text.uid, "attempt": 1, "code": "40001"}
+    receipts.take(TELNYX, report(S.FAILED, **failed))
+    assert outbox.resend(fresh(text))
+    receipts.take(TELNYX, report(S.UNDELIVERED, **failed))
+    assert fresh(text).status == S.QUEUED
+
+
+def test_a_text_that_waits_for_its_next_try_is_not_sent_again_once_it_is_reported_as_sent(actor):
+    text = sent(actor, status=S.QUEUED, provider_id="", error="503")
+    receipts.take(TELNYX, report(S.SENT, uid=text.uid, attempt=1))
+    assert fresh(text).status == S.SENT
+
+
 # Every status
 
 
