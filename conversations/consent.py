@@ -22,12 +22,13 @@ from typing import IO, Any
 
 from django.conf import settings
 from django.db import IntegrityError, models, transaction
+from django.db.models import Max
 from django.utils import timezone
 
 from agents import clock
 from conversations import conf, observing
 from conversations.models import Consent, ConsentChange, ConsentSource, ConsentState
-from conversations.phone import normalise
+from conversations.phone import can_receive, can_send, normalise
 
 logger = logging.getLogger(__name__)
 
@@ -100,36 +101,64 @@ def record(
     """Writes what somebody said; whether it changed anything.
 
     ``at`` is when they said it (now, if nobody knows): what is older than the last change is kept in the
-    history and changes nothing, so deliveries in the wrong order end right. Between a STOP and a START that
-    are near enough for clocks to differ, the STOP counts.
+    history and changes nothing, so deliveries in the wrong order end right. The last change is then the last
+    time that they said what counts: a word that they repeat is in the history, too. Between a STOP and a
+    START that are near enough for clocks to differ, the STOP counts.
     """
-    at = at or timezone.now() + clock.offset
-    word = word.strip()[:64]
+    said = _Said(state, source, word.strip()[:64], at, by)
     with transaction.atomic():
-        consent = _row(theirs, ours, state, source, word, at, by)
+        consent = _row(theirs, ours, said)
         if consent is None:
             return True  # made just now
-        late = at + (SKEW if state == ConsentState.OPTED_OUT else dt.timedelta())
-        applies = consent.state != state and late >= consent.changed_at
-        if consent.state != state or source != consent.source:
-            ConsentChange.objects.create(consent=consent, state=state, source=source, word=word, at=at, by=by)
         if not consent.their_number:
             consent.their_number, consent.our_number = theirs, ours  # they are back
-        if applies:
-            consent.state, consent.source, consent.word = state, source, word
-            consent.changed_at = max(at, consent.changed_at)
         consent.pair = hashes_of(theirs, ours)[0]
-        consent.save()
-        if applies:
-            observing.consent_changed(consent.pk, state, source)
+        applies = _apply(consent, said)
     if applies:
         logger.info("texts from %s to a number: %s (%s)", ours, state, source)
     return applies
 
 
-def _row(
-    theirs: str, ours: str, state: str, source: str, word: str, at: dt.datetime, by: str
-) -> Consent | None:
+class _Said:
+    """What somebody said; ``at`` is now where nobody knows when they did."""
+
+    def __init__(
+        self, state: ConsentState, source: ConsentSource, word: str, at: dt.datetime | None, by: str
+    ) -> None:
+        self.state, self.source, self.word, self.by = state, source, word, by
+        self.at = at or timezone.now() + clock.offset
+        self.is_dated = at is not None
+
+    def add_to(self, consent: Consent) -> None:
+        ConsentChange.objects.create(
+            consent=consent, state=self.state, source=self.source, word=self.word, at=self.at, by=self.by
+        )
+
+
+def _apply(consent: Consent, said: _Said) -> bool:
+    """Writes the word into a locked record and its history; whether it changed the state. Saves it."""
+    last = _last_said(consent)
+    late = said.at + (SKEW if said.state == ConsentState.OPTED_OUT else dt.timedelta())
+    applies = consent.state != said.state and late >= last
+    again = said.is_dated and said.at > last
+    if consent.state != said.state or consent.source != said.source or again:
+        said.add_to(consent)
+    if applies:
+        consent.state, consent.source, consent.word = said.state, said.source, said.word
+        consent.changed_at = max(said.at, last)
+    consent.save()
+    if applies:
+        observing.consent_changed(consent.pk, said.state, said.source)
+    return applies
+
+
+def _last_said(consent: Consent) -> dt.datetime:
+    """When they said last what counts now."""
+    again = consent.changes.filter(state=consent.state).aggregate(last=Max("at"))["last"]
+    return max(consent.changed_at, again or consent.changed_at)
+
+
+def _row(theirs: str, ours: str, said: _Said) -> Consent | None:
     """The locked record of a pair; None where this made it, with its first change."""
     if found := _locked(theirs, ours):
         return found
@@ -139,13 +168,13 @@ def _row(
                 pair=hashes_of(theirs, ours)[0],
                 their_number=theirs,
                 our_number=ours,
-                state=state,
-                source=source,
-                word=word,
-                changed_at=at,
+                state=said.state,
+                source=said.source,
+                word=said.word,
+                changed_at=said.at,
             )
-            ConsentChange.objects.create(consent=consent, state=state, source=source, word=word, at=at, by=by)
-            observing.consent_changed(consent.pk, state, source)
+            said.add_to(consent)
+            observing.consent_changed(consent.pk, said.state, said.source)
     except IntegrityError:  # two at once: the other one made it
         return _locked(theirs, ours)
     return None
@@ -174,6 +203,17 @@ def erase(theirs: str) -> int:
 
 
 # Files
+
+
+def number_of(given: str, *, sender: bool = False) -> str:
+    """A number that a record can be kept for; of ours (``sender``) it may be a name. Raises ValueError.
+
+    By what could never be a number of theirs, or of ours, nobody would ever be found.
+    """
+    number = normalise(given)
+    if not (can_send(number) if sender else can_receive(number)):
+        raise ValueError(f'{given!r:.40} is not a phone number: write it as in "+15550001111"')
+    return number
 
 
 @dataclass(slots=True)
@@ -223,35 +263,31 @@ def _changes(row: dict[str, Any], ours: Sequence[str], by: str) -> Iterator[bool
     if at is not None and at.tzinfo is None:
         raise ValueError("changed_at must name its zone, as in 2026-01-31T12:00:00+00:00")
     names = ("their_number", "number", "phone_number", "to")
-    theirs = normalise(next((given[name] for name in names if given.get(name)), ""))
+    theirs = next((given[name] for name in names if given.get(name)), "")
     if not theirs:
-        yield _by_hash(given.get("pair", ""), state, at, by)
+        yield _by_hash(given.get("pair", ""), _Said(state, ConsentSource.IMPORT, "", at, by))
         return
     senders = [given["our_number"]] if given.get("our_number") else list(ours)
     if not senders:
         raise ValueError("our_number is missing")
-    for sender in senders:
-        yield record(
-            theirs, normalise(sender), state, ConsentSource.IMPORT, word=given.get("word", ""), at=at, by=by
-        )
+    # All of them are looked at before anything is written.
+    pairs = [(number_of(theirs), number_of(sender, sender=True)) for sender in senders]
+    for pair in pairs:
+        yield record(*pair, state, ConsentSource.IMPORT, word=given.get("word", ""), at=at, by=by)
 
 
-def _by_hash(pair: str, state: ConsentState, at: dt.datetime | None, by: str) -> bool:
+def _by_hash(pair: str, said: _Said) -> bool:
     """A record whose numbers were erased before it was exported."""
     if len(pair) != 64 or not all(c in "0123456789abcdef" for c in pair):
         raise ValueError("neither a number nor a pair")
-    at = at or timezone.now() + clock.offset
     with transaction.atomic():
-        consent, made = Consent.objects.get_or_create(
+        consent, made = Consent.objects.select_for_update().get_or_create(
             pair=pair,
-            defaults={"state": state, "source": ConsentSource.IMPORT, "changed_at": at},
+            defaults={"state": said.state, "source": said.source, "changed_at": said.at},
         )
-        if not made and (consent.state == state or at < consent.changed_at):
-            return False
-        ConsentChange.objects.create(consent=consent, state=state, source=ConsentSource.IMPORT, at=at, by=by)
         if not made:
-            consent.state, consent.source, consent.changed_at = state, ConsentSource.IMPORT, at
-            consent.save(update_fields=["state", "source", "changed_at"])
+            return _apply(consent, said)
+        said.add_to(consent)
     return True
 
 
@@ -263,6 +299,7 @@ __all__ = [
     "hashes_of",
     "is_opted_out",
     "load",
+    "number_of",
     "opted_out",
     "record",
 ]

@@ -51,6 +51,16 @@ def is_short_code(number: str) -> bool:
     return re.fullmatch(r"[0-9]{3,8}", number) is not None
 
 
+def can_receive(number: str) -> bool:
+    """Whether a text can go to ``number`` (normalised)."""
+    return is_e164(number) or is_short_code(number)
+
+
+def can_send(number: str) -> bool:
+    """Whether a text can come from ``number`` (normalised), which may be a name."""
+    return can_receive(number) or is_alphanumeric_sender(number)
+
+
 def is_alphanumeric_sender(number: str) -> bool:
     """Letters, digits and blanks, eleven at most, at least one letter (3GPP TS 23.040, 9.1.2.5)."""
     return re.fullmatch(r"(?=.*[A-Za-z])[A-Za-z0-9 ]{1,11}", number) is not None

@@ -256,14 +256,14 @@ def _parts(text: str, may_split: bool, smartly: bool, with_media: bool) -> list[
 
 def _destination(number: str) -> str:
     normal = phone.normalise(number)
-    if phone.is_e164(normal) or phone.is_short_code(normal):
+    if phone.can_receive(normal):
         return normal
     raise BadNumberError(f"{number!r} is not a number that a text can go to")
 
 
 def _origin(number: str) -> str:
     normal = phone.normalise(number)
-    if phone.is_e164(normal) or phone.is_short_code(normal) or phone.is_alphanumeric_sender(normal):
+    if phone.can_send(normal):
         return normal
     raise BadNumberError(f"{number!r} is not a number or name that a text can come from")
 

@@ -11,7 +11,6 @@ from django.core.management.base import BaseCommand, CommandError
 
 from conversations import consent
 from conversations.models import Consent, ConsentSource, ConsentState
-from conversations.phone import is_alphanumeric_sender, is_e164, is_short_code, normalise
 
 
 class Command(BaseCommand):
@@ -88,7 +87,7 @@ class Command(BaseCommand):
 
 
 def _number(given: str, *, sender: bool = False) -> str:
-    number = normalise(given)
-    if is_e164(number) or is_short_code(number) or (sender and is_alphanumeric_sender(number)):
-        return number
-    raise CommandError(f'{given!r} is not a phone number: write it as in "+15550001111"')
+    try:
+        return consent.number_of(given, sender=sender)
+    except ValueError as error:
+        raise CommandError(str(error)) from error

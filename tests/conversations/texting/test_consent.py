@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import io
+import itertools
 import json
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -261,6 +262,35 @@ def test_an_old_word_that_arrives_late_does_not_undo_a_newer_one():
     assert ConsentChange.objects.count() == 5
 
 
+DAY = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize("erased", [False, True], ids=["known", "erased"])
+@pytest.mark.parametrize("last", [OUT, IN])
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_the_last_word_counts_in_whatever_order_words_are_delivered(order, last, erased):
+    other = IN if last == OUT else OUT
+    words = [(last, DAY), (other, DAY + dt.timedelta(hours=1)), (last, DAY + dt.timedelta(hours=2))]
+    for state, at in (words[place] for place in order):
+        if erased:
+            pair = consent.hashes_of(THEIRS, OURS)[0]
+            lines = ["pair,state,changed_at", f"{pair},{state},{at.isoformat()}"]
+            assert not consent.load(lines).refused
+        else:
+            consent.record(THEIRS, OURS, state, ConsentSource.KEYWORD, at=at)
+    assert Consent.objects.get().state == last
+    assert consent.is_opted_out(THEIRS, OURS) is (last == OUT)
+
+
+def test_a_word_that_is_said_again_is_in_the_history_and_since_when_it_counts_stays():
+    for hours in (0, 2, 1):
+        said = DAY + dt.timedelta(hours=hours)
+        assert consent.record(THEIRS, OURS, OUT, ConsentSource.KEYWORD, at=said) is (hours == 0)
+    row = Consent.objects.get()
+    assert row.changed_at == DAY
+    assert [change.at.hour for change in row.changes.order_by("at")] == [12, 14]
+
+
 def test_the_same_word_at_the_same_moment_is_one_record():
     def stop(_: int) -> None:
         try:
@@ -374,6 +404,33 @@ def test_a_providers_list_of_numbers_is_imported_for_our_numbers(tmp_path):
     assert consent.is_opted_out(THEIRS, OURS) and consent.is_opted_out("+15550002222", OTHER)
     with pytest.raises(CommandError, match="our_number is missing"):
         call_command("consent", "import", str(path), stdout=io.StringIO(), stderr=io.StringIO())
+
+
+def test_what_is_no_number_is_refused_line_by_line_as_it_is_for_one(tmp_path):
+    """Nobody could ever be found by it: a list that looks imported would protect nobody."""
+    path = tmp_path / "optouts.csv"
+    path.write_text("number\n2125550123\nnot a number\n+15550001111\n22395\n1\n")
+    out, err = io.StringIO(), io.StringIO()
+    call_command("consent", "import", str(path), "--ours", OURS, stdout=out, stderr=err)
+    assert out.getvalue() == "2 changed, 0 unchanged, 3 refused.\n"
+    assert [line.split(":")[0] for line in err.getvalue().splitlines()] == ["line 2", "line 3", "line 6"]
+    assert "'2125550123' is not a phone number" in err.getvalue()
+    assert set(Consent.objects.values_list("their_number", flat=True)) == {THEIRS, "22395"}
+
+
+def test_our_number_in_a_file_may_be_a_name_and_must_be_one_that_texts_come_from(tmp_path):
+    path = tmp_path / "optouts.csv"
+    path.write_text(f"number,our_number\n{THEIRS},SHOP\n{THEIRS},2125550123\n")
+    out = io.StringIO()
+    call_command("consent", "import", str(path), stdout=out, stderr=io.StringIO())
+    assert out.getvalue() == "1 changed, 0 unchanged, 1 refused.\n"
+    assert Consent.objects.get().our_number == "SHOP"
+
+
+def test_a_line_of_which_one_number_is_refused_changes_nothing():
+    result = consent.load(["number", THEIRS], ours=[OURS, "not a number at all"])
+    assert [line for line, _ in result.refused] == [2]
+    assert not Consent.objects.exists()
 
 
 def test_an_operator_sets_and_shows_one(tmp_path):
