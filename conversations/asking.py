@@ -7,10 +7,8 @@ import logging
 
 from django.db import transaction
 
-from agents import clock
 from agents.exceptions import ConfigurationError
-from agents.store import get_store
-from conversations import conf, receipts
+from conversations import conf, moments, receipts
 from conversations.exceptions import CannotAsk
 from conversations.ladder import pause_after
 from conversations.models import OutboundText, TextEvent, TextStatus
@@ -25,7 +23,7 @@ SWEEP = 20
 
 def ask_due(limit: int = SWEEP) -> int:
     """Asks about the texts whose moment has come, one after another; returns how many it asked about."""
-    now = get_store().sql.now() + clock.offset
+    now = moments.now()
     due = OutboundText.objects.filter(ask_at__lte=now).order_by("ask_at")
     pks = list(due.values_list("pk", flat=True)[:limit])
     return sum(_ask(pk, now) for pk in pks)

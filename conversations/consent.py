@@ -23,10 +23,8 @@ from typing import IO, Any
 from django.conf import settings
 from django.db import IntegrityError, models, transaction
 from django.db.models import Max
-from django.utils import timezone
 
-from agents import clock
-from conversations import conf, observing
+from conversations import conf, moments, observing
 from conversations.models import Consent, ConsentChange, ConsentSource, ConsentState
 from conversations.phone import can_receive, can_send, normalise
 
@@ -126,7 +124,7 @@ class _Said:
         self, state: ConsentState, source: ConsentSource, word: str, at: dt.datetime | None, by: str
     ) -> None:
         self.state, self.source, self.word, self.by = state, source, word, by
-        self.at = at or timezone.now() + clock.offset
+        self.at = at or moments.now()
         self.is_dated = at is not None
 
     def add_to(self, consent: Consent) -> None:

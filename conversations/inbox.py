@@ -12,9 +12,8 @@ import logging
 import uuid
 from typing import Any
 
-from django.db import IntegrityError, connection, models, transaction
+from django.db import IntegrityError, models, transaction
 from django.db.models import Exists, OuterRef
-from django.utils import timezone
 
 from agents import clock, kinds
 from agents.agent import Agent
@@ -22,7 +21,7 @@ from agents.exceptions import ActorMethodError, AddressError, ConfigurationError
 from agents.models import Actor
 from agents.store import tell_in_transaction
 from agents.turn import Tell
-from conversations import conf, consent, keywords, lines, loops, observing, outbox
+from conversations import conf, consent, keywords, lines, loops, moments, observing, outbox
 from conversations.models import (
     ConsentSource,
     ConsentState,
@@ -90,7 +89,7 @@ def row_of(provider: TextProvider, text: ReceivedText, kind: str) -> InboundText
         media=text.media,
         sent_at=text.sent_at,
         kind=kind,
-        **({"received_at": timezone.now() + clock.offset} if clock.offset else {}),
+        **({"received_at": moments.now()} if clock.offset else {}),
     )
 
 
@@ -165,7 +164,7 @@ def payload_of(row: InboundText) -> dict[str, Any]:
         "to": row.to_number,
         "id": row.message_id,
         "event_id": row.event_id,
-        "received_at": (received_at if isinstance(received_at, dt.datetime) else _now()).isoformat(),
+        "received_at": (received_at if isinstance(received_at, dt.datetime) else moments.now()).isoformat(),
         "media": row.media,
         "channel": "sms",
     }
@@ -186,7 +185,8 @@ def _actor_of(row: InboundText) -> Actor | None:
 def _wait(row: InboundText, why: str) -> Acceptance:
     if row.error != why:  # once, not at each try
         logger.error("text %s from %s to %s waits: %s", row.pk, row.from_number, row.to_number, why)
-    row.status, row.error, row.due_at = InboundStatus.WAITING, why, _now() + dt.timedelta(seconds=PAUSE)
+    row.status, row.error = InboundStatus.WAITING, why
+    row.due_at = moments.now() + dt.timedelta(seconds=PAUSE)
     row.save(update_fields=["status", "error", "due_at"])
     return Acceptance.WAITING
 
@@ -200,7 +200,7 @@ def retry_waiting(limit: int = SWEEP) -> int:
     )
     taken = 0
     while taken < limit:
-        due = waiting().filter(~Exists(earlier), due_at__lte=_now()).order_by("pk")
+        due = waiting().filter(~Exists(earlier), due_at__lte=moments.now_in_query()).order_by("pk")
         # Seldom is there any: look before taking SQLite's write lock.
         heads = list(due.values_list("pk", flat=True)[: limit - taken])
         if not heads:
@@ -215,7 +215,7 @@ def retry_waiting(limit: int = SWEEP) -> int:
 def _retry(pk: int) -> bool:
     with transaction.atomic():
         row = (
-            InboundText.objects.select_for_update(skip_locked=_skips_locked())
+            InboundText.objects.select_for_update(skip_locked=moments.skips_locked())
             .filter(pk=pk, status=InboundStatus.WAITING)
             .first()
         )
@@ -227,7 +227,7 @@ def _retry(pk: int) -> bool:
             row.save(update_fields=["status"])
         if acceptance == Acceptance.ACCEPTED:  # those behind it need not wait for their own moment
             theirs = waiting().filter(from_number=row.from_number, to_number=row.to_number)
-            theirs.update(due_at=_now())
+            theirs.update(due_at=moments.now_in_query())
         return acceptance != Acceptance.WAITING
 
 
@@ -299,11 +299,3 @@ def tell_hook(kind: str, name: str, hook: str, payload: dict[str, Any]) -> None:
 
 def waiting() -> models.QuerySet[InboundText]:
     return InboundText.objects.filter(status=InboundStatus.WAITING)
-
-
-def _now() -> dt.datetime:
-    return timezone.now() + clock.offset
-
-
-def _skips_locked() -> bool:
-    return connection.features.has_select_for_update_skip_locked

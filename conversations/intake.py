@@ -20,14 +20,13 @@ from functools import cache
 from typing import Any, TypeVar
 
 from django.db import InterfaceError, OperationalError, models, transaction
-from django.utils import timezone
 
-from agents import clock, store
+from agents import store
 from agents.batcher import Batcher
 from agents.exceptions import AgentsError
 from agents.threads import OrmExecutor
 from agents.turn import Tell
-from conversations import conf, inbox, keywords, loops, observing
+from conversations import conf, inbox, keywords, loops, moments, observing
 from conversations.inbox import Acceptance
 from conversations.models import InboundText
 from conversations.providers.base import ReceivedText, TextProvider
@@ -188,7 +187,7 @@ def _before(texts: Sequence[ReceivedText]) -> defaultdict[tuple[str, str], list[
     numbers = {text.from_number for text in texts}
     if inbox.waiting().filter(from_number__in=numbers).exists():
         raise _Alone
-    since = timezone.now() + clock.offset - dt.timedelta(seconds=conf.get("SMS_LOOP_WINDOW"))
+    since = moments.now_in_query() - dt.timedelta(seconds=conf.get("SMS_LOOP_WINDOW"))
     most = loops.LOOKED_AT * len(numbers)
     found = InboundText.objects.filter(from_number__in=numbers, received_at__gte=since, keyword="")
     rows = list(found.order_by("-received_at").values_list("from_number", "to_number", "text")[: most + 1])

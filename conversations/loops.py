@@ -17,10 +17,7 @@ import datetime as dt
 import re
 from collections.abc import Sequence
 
-from django.utils import timezone
-
-from agents import clock
-from conversations import conf
+from conversations import conf, moments
 from conversations.models import InboundText
 
 #: Characters that a text must have for its repetition to count.
@@ -31,7 +28,7 @@ LOOKED_AT = 200
 
 def recent(text: InboundText) -> list[str]:
     """What came before ``text`` from the same number, to the same one of ours, the newest first."""
-    since = timezone.now() + clock.offset - dt.timedelta(seconds=conf.get("SMS_LOOP_WINDOW"))
+    since = moments.now_in_query() - dt.timedelta(seconds=conf.get("SMS_LOOP_WINDOW"))
     rows = InboundText.objects.filter(
         from_number=text.from_number, to_number=text.to_number, received_at__gte=since, keyword=""
     )

@@ -17,18 +17,14 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connection, transaction
-from django.db.models import DateTimeField, Exists, ExpressionWrapper, OuterRef, Q, QuerySet, Value
-from django.db.models.functions import Now
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
-from agents import clock
 from agents.exceptions import ConfigurationError, OpenTransactionError
 from agents.observing.logs import Quoted
-from agents.store import get_store
 from agents.store.patience import COMMIT_PATIENCE, Tries
-from conversations import conf, consent, observing, pace, receipts
+from conversations import conf, consent, moments, observing, pace, receipts
 from conversations.exceptions import (
     BadMediaError,
     OptedOutError,
@@ -118,7 +114,7 @@ def _nap() -> bool:
     first = paced.values_list("due_at", flat=True).first()
     if first is None:
         return False
-    left = (first - get_store().sql.now() - clock.offset).total_seconds()
+    left = (first - moments.now()).total_seconds()
     if left > NAP:
         return False
     time.sleep(max(left, 0.0))
@@ -129,7 +125,7 @@ def give_up_stale() -> int:
     """Texts whose worker is gone: ``sending`` for SMS_STALE_AFTER seconds becomes ``unknown``."""
     stale = OutboundText.objects.filter(
         status=TextStatus.SENDING,
-        claimed_at__lte=_now() - dt.timedelta(seconds=conf.get("SMS_STALE_AFTER")),
+        claimed_at__lte=moments.now_in_query() - dt.timedelta(seconds=conf.get("SMS_STALE_AFTER")),
     )
     # Looked at first: an update would make SQLite wait for its one writer, at every sweep.
     pks = list(stale.values_list("pk", flat=True)[:1000])
@@ -170,9 +166,10 @@ def resend(text: OutboundText) -> bool:
 def claim(limit: int) -> tuple[list[Claimed], int]:
     """Marks the first due text of up to ``limit`` actors as ``sending``, committed.
 
-    Returns them, and how many were dealt with without sending: refused because somebody wants no texts, or
-    given their place among the texts of a number that has a limit. The row's lock decides who has a text;
-    ``SKIP LOCKED`` spreads workers, and where the database has none (SQLite) its one writer does.
+    Returns them, and how many were dealt with without sending: refused because somebody wants no texts,
+    or given their place among the texts of a number that has a limit. The row's
+    lock decides who has a text; ``SKIP LOCKED`` spreads workers, and where the database has none (SQLite) its
+    one writer does.
     """
     # Seldom is anything due: look before taking SQLite's write lock.
     numbers = set(_heads().values_list("from_number", flat=True)[:limit])
@@ -180,14 +177,13 @@ def claim(limit: int) -> tuple[list[Claimed], int]:
         return [], 0
     _warm(numbers)
     with transaction.atomic():
-        heads = list(
-            _heads().order_by("id").select_for_update(skip_locked=_skips_locked(), of=("self",))[:limit]
-        )
+        rows = _heads().order_by("id").select_for_update(skip_locked=moments.skips_locked(), of=("self",))
+        heads = list(rows[:limit])
         return _claim(heads) if heads else ([], 0)
 
 
 def _claim(heads: list[OutboundText]) -> tuple[list[Claimed], int]:
-    now = get_store().sql.now() + clock.offset
+    now = moments.now()
     unwanted = consent.opted_out((t.to_number, t.from_number) for t in heads if not t.notice)
     rates = {text.from_number: _rate(text.from_number) for text in heads}
     places = pace.Places(rates, now)
@@ -260,23 +256,14 @@ def _postpone(text: OutboundText, until: dt.datetime, why: str) -> None:
 def _heads() -> QuerySet[OutboundText]:
     """Due texts that no earlier text of their actor holds up."""
     earlier = OutboundText.objects.filter(
-        Q(holds=True) | Q(due_at__lte=_now()) | Q(status=TextStatus.SENDING),
+        Q(holds=True) | Q(due_at__lte=moments.now_in_query()) | Q(status=TextStatus.SENDING),
         actor_id=OuterRef("actor_id"),
         status__in=[TextStatus.QUEUED, TextStatus.SENDING],
         id__lt=OuterRef("id"),
     )
-    return OutboundText.objects.filter(~Exists(earlier), status=TextStatus.QUEUED, due_at__lte=_now())
-
-
-def _now() -> Any:
-    """The database's time; tests move it."""
-    if not clock.offset:
-        return Now()
-    return ExpressionWrapper(Now() + Value(clock.offset), output_field=DateTimeField())
-
-
-def _skips_locked() -> bool:
-    return connection.features.has_select_for_update_skip_locked
+    return OutboundText.objects.filter(
+        ~Exists(earlier), status=TextStatus.QUEUED, due_at__lte=moments.now_in_query()
+    )
 
 
 # Sending
@@ -345,7 +332,7 @@ def _write(claimed: OutboundText, outcome: Outcome) -> None:
             observing.text_moved(text)
     if isinstance(outcome, TemporaryFailure) and outcome.crowded:
         pause = outcome.retry_after or LADDER[0]
-        pace.hold([text.from_number], get_store().sql.now() + clock.offset + dt.timedelta(seconds=pause))
+        pace.hold([text.from_number], moments.now() + dt.timedelta(seconds=pause))
     if text.provider_id:
         receipts.settle_for(text)
 
@@ -379,7 +366,7 @@ def _apply(text: OutboundText, outcome: Outcome) -> None:
 
 
 def _is_sent(text: OutboundText, result: SendResult) -> None:
-    now = get_store().sql.now() + clock.offset
+    now = moments.now()
     text.sent_at = text.sent_at or now
     if text.status != TextStatus.QUEUED:  # a report may have started its next try already
         text.provider_id = text.provider_id or result.provider_id
@@ -403,7 +390,7 @@ def _is_unknown(text: OutboundText, why: str) -> None:
     observing.text_moved(text)
     if wanted == "ask" and _finds(text):
         text.asks = 0
-        text.ask_at = get_store().sql.now() + clock.offset + dt.timedelta(seconds=receipts.ASK_PAUSES[0])
+        text.ask_at = moments.now() + dt.timedelta(seconds=receipts.ASK_PAUSES[0])
 
 
 def _finds(text: OutboundText) -> bool:

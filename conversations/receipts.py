@@ -21,12 +21,10 @@ from uuid import UUID
 from django.db import IntegrityError, transaction
 from django.db.models import Exists, OuterRef, Q
 from django.urls import reverse
-from django.utils import timezone
 
-from agents import clock
 from agents.exceptions import ConfigurationError
 from agents.observing.logs import Quoted
-from conversations import conf, consent, observing
+from conversations import conf, consent, moments, observing
 from conversations.ladder import pause_after
 from conversations.models import ConsentSource, ConsentState, OutboundText, TextEvent, TextStatus
 from conversations.models.text import is_forward
@@ -118,7 +116,7 @@ def settle(limit: int = SWEEP) -> int:
     the other: this finds them.
     """
     known = OutboundText.objects.filter(provider=OuterRef("provider"), provider_id=OuterRef("provider_id"))
-    since = timezone.now() - UNMATCHED_FOR
+    since = moments.now_in_query() - UNMATCHED_FOR
     found = TextEvent.objects.unmatched(since).filter(Exists(known)).order_by("pk")
     pks = list(found.values_list("pk", flat=True)[:limit])
     return sum(_settle(pk) for pk in pks)
@@ -188,7 +186,7 @@ def apply(text: OutboundText, event: TextEvent, report: DeliveryReport) -> None:
     if report.cost is not None:
         text.cost, text.currency = _cost_of(text)
     if text.status in FINAL and text.cost is None and text.asks == 0 and _asks_cost(text):
-        text.ask_at = _now() + dt.timedelta(seconds=ASK_PAUSES[0])
+        text.ask_at = moments.now() + dt.timedelta(seconds=ASK_PAUSES[0])
     text.save()
 
 
@@ -223,12 +221,12 @@ def _advance(text: OutboundText, status: TextStatus, report: DeliveryReport) -> 
             text.holds = False
             return True
     text.status = status
-    text.sent_at = text.sent_at or report.at or _now()
+    text.sent_at = text.sent_at or report.at or moments.now()
     text.ask_at = None
     text.error = _words(report) if status in BAD else ""
     text.reason = _reason(report) if status in BAD else ""
     if status in FINAL:
-        text.finished_at = report.at or _now()
+        text.finished_at = report.at or moments.now()
     if status in BAD:
         why = Quoted(text.error, text.reason)
         logger.error("text %s to %s is %s: %s", text.uid, text.to_number, status, why)
@@ -269,7 +267,7 @@ def _asks_cost(text: OutboundText) -> bool:
 def try_again(text: OutboundText, pause: float, reason: str, why: str) -> None:
     """Puts a text back into the queue for its next try. The caller saves it."""
     text.status = TextStatus.QUEUED
-    text.due_at = _now() + dt.timedelta(seconds=pause)
+    text.due_at = moments.now() + dt.timedelta(seconds=pause)
     text.holds, text.paced, text.ask_at = True, False, None
     text.provider_id = ""  # that of the next try; the reports keep this one's
     text.reason, text.error = reason, why
@@ -278,7 +276,7 @@ def try_again(text: OutboundText, pause: float, reason: str, why: str) -> None:
 def give_up(text: OutboundText, reason: str, why: str) -> None:
     """It was never sent and never will be. The caller saves it."""
     text.status, text.reason, text.error = TextStatus.FAILED, reason[:32], why
-    text.finished_at, text.ask_at = _now(), None
+    text.finished_at, text.ask_at = moments.now(), None
     logger.error("text %s to %s is failed: %s", text.uid, text.to_number, Quoted(why, text.reason))
     observing.text_moved(text)
     tell_of_failure(text)
@@ -309,7 +307,3 @@ def tell_of_failure(text: OutboundText) -> None:
             "attempts": text.attempts,
         },
     )
-
-
-def _now() -> dt.datetime:
-    return timezone.now() + clock.offset

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from django.db import models
 from django.db.models import Count, F, Sum
+from django.db.models.expressions import Combinable
 from django.db.models.functions import Coalesce, Now, TruncDate
 
 EMPTY_LIST = models.Value([], output_field=models.JSONField())
@@ -213,7 +214,7 @@ class OutboundText(models.Model):
 
 
 class TextEventQuerySet(models.QuerySet["TextEvent"]):
-    def unmatched(self, since: dt.datetime) -> Self:
+    def unmatched(self, since: Combinable | dt.datetime) -> Self:
         return self.filter(text__isnull=True, received_at__gte=since)
 
 

@@ -10,18 +10,28 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.utils import timezone
 
 from agents import clock
 from agents.exceptions import ConfigurationError
 from agents.models import Actor
+from agents.store import get_store
 from agents.testing import drain
-from conversations import asking, outbox, receipts
+from conversations import asking, inbox, moments, outbox, receipts
 from conversations.exceptions import CannotAsk, OutcomeUnknown, PermanentFailure, TemporaryFailure
 from conversations.ladder import LADDER, pause_after
-from conversations.models import Consent, Message, OutboundText, TextEvent, TextStatus
+from conversations.models import (
+    Consent,
+    InboundText,
+    Message,
+    OutboundText,
+    Pace,
+    TextEvent,
+    TextStatus,
+)
 from conversations.models.text import RANK, is_forward
 from conversations.providers import twilio
-from conversations.providers.base import DeliveryReport, Outgoing, SendResult, TextProvider
+from conversations.providers.base import DeliveryReport, Outgoing, ReceivedText, SendResult, TextProvider
 from conversations.providers.telnyx import FAULTS, STATUSES, Advice, TelnyxProvider
 from conversations.sandbox import Sandbox
 from scheduler.audit import audit
@@ -174,7 +184,7 @@ def test_whatever_the_order_of_reports_what_will_not_arrive_is_sent_again(actor,
     for status, more in order:
         receipts.take(TELNYX, report(status, **more, **names))
     assert (fresh(text).status, text.attempts) == (S.QUEUED, 1)
-    assert text.due_at > receipts._now()
+    assert text.due_at > moments.now()
     receipts.take(TELNYX, report(S.DELIVERED, **names))
     assert fresh(text).status == S.DELIVERED, "it arrived after all: it is not sent again"
 
@@ -343,7 +353,7 @@ def test_every_error_of_telnyx_in_an_answer_and_in_a_report(
     refused = OutboundText.objects.create(
         actor=actor, uid=uuid.uuid4(), from_number=OURS, to_number=f"+150055{code}", text=f"{code} refused"
     )
-    before = receipts._now()
+    before = moments.now()
     assert outbox.send_due() == 1
     assert (fresh(refused).reason, refused.attempts) == (code, 1)
     if then == "never":
@@ -381,7 +391,7 @@ def test_what_was_not_delivered_for_a_reason_that_passes_is_sent_again_by_the_la
             status=S.SENT, attempts=attempt, provider_id=f"message-{attempt}"
         )
         fresh(text)
-        now = receipts._now()
+        now = moments.now()
         said = report(S.UNDELIVERED, passes=True, code="40006", provider_id=f"message-{attempt}")
         receipts.take(TELNYX, said)
         assert (fresh(text).status, text.provider_id, text.holds) == (S.QUEUED, "", False)
@@ -428,6 +438,47 @@ def test_a_report_that_they_want_no_texts_is_their_word(actor):
     receipts.take(TELNYX, report(S.UNDELIVERED, code="40300", detail="Blocked due to STOP", opted_out=True))
     consent = Consent.objects.get()
     assert (consent.their_number, consent.state, consent.source) == (THEIRS, "opted_out", "refusal")
+
+
+# The clock
+
+
+@pytest.mark.parametrize("wrong", [dt.timedelta(hours=1), dt.timedelta(hours=-1)], ids=["fast", "slow"])
+def test_a_process_whose_own_clock_is_wrong_goes_by_the_databases(actor, odd, monkeypatch, wrong):
+    text = queued(actor)
+    first = sent(actor, provider_id="message-9")
+    now = get_store().sql.now()
+    own = timezone.now
+    monkeypatch.setattr(timezone, "now", lambda: own() + wrong)
+    odd.answers = [TemporaryFailure("not now")]
+    assert outbox.send_due() == 1
+    receipts.take(TELNYX, report(S.UNDELIVERED, passes=True, code="40006", provider_id="message-9"))
+    for waits in (text, first):
+        assert abs((fresh(waits).due_at - now).total_seconds() - LADDER[0]) < 600
+
+
+@pytest.mark.parametrize("wrong", [dt.timedelta(hours=1), dt.timedelta(hours=-1)], ids=["fast", "slow"])
+def test_a_text_that_nobody_can_take_waits_by_the_databases_clock_too(monkeypatch, odd, wrong):
+    now = get_store().sql.now()
+    own = timezone.now
+    monkeypatch.setattr(timezone, "now", lambda: own() + wrong)
+    assert (
+        inbox.accept(Odd(), ReceivedText("e", "m", THEIRS, OURS, "hello", []), "nobody-has-it") == "waiting"
+    )
+    waits = InboundText.objects.get()
+    assert waits.due_at is not None
+    assert abs((waits.due_at - now).total_seconds() - inbox.PAUSE) < 600
+
+
+def test_a_moved_clock_is_moved_once_for_all_that_texts_wait_for(actor, odd):
+    text = queued(actor)
+    odd.answers = [TemporaryFailure("not now", crowded=True)]
+    later(36_000)
+    now = get_store().sql.now()
+    assert outbox.send_due() == 1
+    assert fresh(text).claimed_at is not None and text.claimed_at is not None
+    assert abs((text.claimed_at - now).total_seconds()) < 600
+    assert abs((Pace.objects.get().next_at - now).total_seconds() - LADDER[0]) < 600
 
 
 # Cost
@@ -627,7 +678,7 @@ def test_the_audit_sees_a_text_that_is_behind_its_reports_and_two_of_one_name(ac
     assert [f for f in audit(settled=0) if f.check == "reports"] == []
     OutboundText.objects.update(status=S.SENT)
     sent(actor, text="another")
-    TextEvent.objects.update(received_at=receipts._now() - dt.timedelta(seconds=5))
+    TextEvent.objects.update(received_at=moments.now() - dt.timedelta(seconds=5))
     problems = sorted(f.problem for f in audit(settled=0) if f.check == "reports")
     assert problems == ["2 texts have this name", "sent, reported delivered"]
     assert text.pk
