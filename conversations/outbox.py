@@ -24,7 +24,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from agents.exceptions import ConfigurationError, OpenTransactionError
 from agents.observing.logs import Quoted
 from agents.store.patience import COMMIT_PATIENCE, Tries
-from conversations import conf, consent, moments, observing, pace, receipts
+from conversations import conf, consent, moments, observing, pace, quiet, receipts
 from conversations.exceptions import (
     BadMediaError,
     OptedOutError,
@@ -166,8 +166,8 @@ def resend(text: OutboundText) -> bool:
 def claim(limit: int) -> tuple[list[Claimed], int]:
     """Marks the first due text of up to ``limit`` actors as ``sending``, committed.
 
-    Returns them, and how many were dealt with without sending: refused because somebody wants no texts,
-    or given their place among the texts of a number that has a limit. The row's
+    Returns them, and how many were dealt with without sending: refused because somebody wants no texts, put
+    off until a quiet hour ends, or given their place among the texts of a number that has a limit. The row's
     lock decides who has a text; ``SKIP LOCKED`` spreads workers, and where the database has none (SQLite) its
     one writer does.
     """
@@ -195,9 +195,15 @@ def _claim(heads: list[OutboundText]) -> tuple[list[Claimed], int]:
             others += 1
             continue
         try:
-            provider = provider_for(text.from_number)
+            provider, morning = provider_for(text.from_number), _morning(text, now)
         except ConfigurationError as error:
             _postpone(text, now + dt.timedelta(seconds=UNREADY_PAUSE), str(error))
+            continue
+        if morning > now:
+            # Without the place that it may have among its number's texts, and holding up no later answer.
+            text.due_at, text.paced, text.holds = morning, False, False
+            text.save(update_fields=["due_at", "paced", "holds"])
+            others += 1
             continue
         moment = now if text.paced else places.take(text.from_number)
         if moment > now:
@@ -224,6 +230,15 @@ def _claim(heads: list[OutboundText]) -> tuple[list[Claimed], int]:
     return claimed, others
 
 
+def _morning(text: OutboundText, now: dt.datetime) -> dt.datetime:
+    """``now``, or when the quiet hour ends in which this text may not go. Raises ConfigurationError.
+
+    Asked at each claim: one that was written by day may be claimed in the night, after an outage or a pause.
+    """
+    hours = quiet.configured() if text.keeps_quiet else None
+    return now if hours is None else quiet.moment_for(text.to_number, now, hours)
+
+
 def _outgoing(provider: TextProvider, text: OutboundText) -> Outgoing:
     from conversations.media import sendable_urls
 
@@ -248,7 +263,7 @@ def _rate(number: str) -> float:
 
 def _postpone(text: OutboundText, until: dt.datetime, why: str) -> None:
     if text.error != why:
-        logger.error("texts wait, there is no provider to send them: %s", why)
+        logger.error("texts wait, they cannot be sent as things are set: %s", why)
     text.due_at, text.error = until, why
     text.save(update_fields=["due_at", "error"])
 

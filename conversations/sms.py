@@ -41,6 +41,7 @@ OUTBOX = Table(
         "attempts",
         "due_at",
         "holds",
+        "keeps_quiet",
         "provider_id",
         "error",
         "reason",
@@ -100,8 +101,8 @@ class Sms(Part):
         ``media`` are addresses (https) and keys of ``self.blobs``. Beyond ten segments (1,530 units of the
         GSM alphabet, 670 of UCS-2) the text becomes several, up to SMS_MAX_PARTS; the id is the first one's.
         ``smart`` replaces typographic characters that would double the price (SMS_SMART unless given). In
-        the recipient's quiet hours (SMS_QUIET_HOURS) it waits for their end, unless it answers what they
-        have just written or is ``urgent``.
+        the recipient's quiet hours (SMS_QUIET_HOURS) it waits for their end, also when a worker comes to it
+        only then, unless it answers what they have just written or is ``urgent``.
 
         Raises NobodyToTextError, OptedOutError, BadNumberError, BadMediaError, EmptyTextError,
         TextTooLongError, and what every write raises outside a turn, in ``@reads`` methods and in steps.
@@ -112,7 +113,9 @@ class Sms(Part):
         theirs, ours = await self._between(to, sender)
         if await self.turn.read(consent.is_opted_out, theirs, ours):
             raise OptedOutError(f"{theirs} wants no texts from {ours}", to=theirs, sender=ours)
-        due_at = self.turn.database_now() if urgent else await self._moment(theirs)
+        hours = None if urgent else await self._quiet_hours(theirs)
+        now = self.turn.database_now()
+        due_at = now if hours is None else quiet.moment_for(theirs, now, hours)
         if len(self._texts) == self._collected:
             self.turn.on_committed.append(outbox.wake)
         uids = []
@@ -120,7 +123,8 @@ class Sms(Part):
             if place:
                 self.turn.writing()
             uids.append(uuid.uuid4())
-            self._texts.append(self._row(uids[-1], theirs, ours, words, items if not place else [], due_at))
+            row = self._row(uids[-1], theirs, ours, words, items if not place else [], due_at)
+            self._texts.append({**row, "keeps_quiet": hours is not None})
         return str(uids[0])
 
     async def opted_out(self, to: str | None = None, sender: str | None = None) -> bool:
@@ -186,18 +190,16 @@ class Sms(Part):
             to, sender = to or known.theirs, sender or known.ours
         return Numbers(_destination(to), _origin(sender))
 
-    async def _moment(self, theirs: str) -> dt.datetime:
-        """When a text may go: now, or when it is no quiet hour for them any more."""
-        now = self.turn.database_now()
+    async def _quiet_hours(self, theirs: str) -> quiet.QuietHours | None:
+        """Those in which a text to them has to wait; None of an answer to what they have just written."""
         hours = quiet.configured()
         if hours is None:
-            return now
+            return None
         last = await self._last()
         window = dt.timedelta(seconds=conf.get("SMS_REPLY_WINDOW"))
         wrote_at = self._wrote_at if last is not None and last.theirs == theirs else None
-        if wrote_at is not None and now - wrote_at <= window:
-            return now
-        return quiet.moment_for(theirs, now, hours)
+        is_reply = wrote_at is not None and self.turn.database_now() - wrote_at <= window
+        return None if is_reply else hours
 
     def _row(
         self, uid: uuid.UUID, theirs: str, ours: str, text: str, media: list[Any], due_at: dt.datetime

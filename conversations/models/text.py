@@ -161,6 +161,8 @@ class OutboundText(models.Model):
     holds = models.BooleanField(default=True, db_default=True)
     # Whether it has its place in the row of texts that a number may send in a time (conversations/pace.py).
     paced = models.BooleanField(default=False, db_default=False)
+    # Whether it goes in no quiet hour of theirs: it answered nothing they had just written, nor was urgent.
+    keeps_quiet = models.BooleanField(default=False, db_default=False)
     # Our own answer to a keyword: the only text that may go to somebody who wants none.
     notice = models.BooleanField(default=False, db_default=False)
     claimed_at = models.DateTimeField(null=True)

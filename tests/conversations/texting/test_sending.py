@@ -174,6 +174,74 @@ def test_an_urgent_text_goes_in_the_night_and_so_does_one_outside_of_it(texted, 
     assert sent() == ["the house is on fire", "by day"]
 
 
+def quiet_between(settings: Any, start: float, end: float) -> None:
+    """Quiet hours from so many hours from now until so many hours from now."""
+    now = timezone.now()
+    moments = [f"{now + dt.timedelta(hours=hours):%H:%M}" for hours in (start, end)]
+    configure(settings, SMS_QUIET_HOURS={"start": moments[0], "end": moments[1], "zone": "UTC"})
+
+
+def test_what_was_left_lying_until_quiet_hours_waits_for_their_end_without_a_try(texted, settings):
+    hear(texted, ago=7200)
+    quiet_between(settings, 1, 3)
+    texted.say("by day")
+    texted.say("now", urgent=True)
+    hear(texted, "and?")
+    texted.say("an answer")
+    later(1.5 * 3600)  # nobody sent in between
+    assert sent() == ["now", "an answer"]
+    row = OutboundText.objects.get(text="by day")
+    assert (row.status, row.attempts, row.holds, row.error) == ("queued", 0, False, "")
+    assert abs((row.due_at - timezone.now()).total_seconds() - 3 * 3600) < 120
+    later(2 * 3600)
+    assert sent() == ["now", "an answer", "by day"]
+
+
+def test_a_text_whose_place_in_the_row_is_in_quiet_hours_takes_another_when_they_end(texted, settings):
+    hear(texted, ago=7200)
+    quiet_between(settings, 1, 3)
+    configure(settings, SMS_RATE=1 / 5400)
+    texted.say("one")
+    texted.say("two")
+    texted.say("three")
+    assert sent() == ["one"]
+    later(1.6 * 3600)
+    assert sent() == ["one"], "its place was 1.5 hours after the first"
+    later(1.5 * 3600)
+    assert sent() == ["one", "two"]
+    later(1.4 * 3600)
+    assert sent() == ["one", "two"], "they still go one in an hour and a half"
+    later(0.2 * 3600)
+    assert sent() == ["one", "two", "three"]
+
+
+def test_a_try_that_would_come_in_quiet_hours_comes_after_them(texted, settings):
+    hear(texted, ago=7200)
+    quiet_between(settings, 1, 3)
+    texted.say("by day")
+    later(0.9 * 3600)
+    memory.failures.append(TemporaryFailure("not now", retry_after=1800))
+    assert sent() == []
+    later(0.6 * 3600)
+    assert sent() == []
+    assert OutboundText.objects.get().attempts == 1
+    later(2 * 3600)
+    assert sent() == ["by day"]
+
+
+def test_quiet_hours_that_cannot_be_read_hold_back_only_what_would_have_to_wait_for_them(texted, settings):
+    hear(texted, ago=7200)
+    quiet_between(settings, 1, 3)
+    texted.say("by day")
+    queue(7)
+    configure(settings, SMS_QUIET_HOURS={"start": "late"})
+    assert sent() == ["text 7"]
+    assert "SMS_QUIET_HOURS" in OutboundText.objects.get(text="by day").error
+    configure(settings, SMS_QUIET_HOURS=None)
+    later(31)
+    assert sent() == ["text 7", "by day"]
+
+
 # Pace
 
 
