@@ -14,6 +14,7 @@ from typing import Any
 from django.conf import settings
 from django.core.files.storage import default_storage
 from django.db import transaction
+from django.db.models import QuerySet
 
 from agents.holdings import ALIASES, ERASERS, HOLDINGS
 from agents.models import Actor, Blob, Erasure
@@ -21,14 +22,20 @@ from agents.models import Actor, Blob, Erasure
 logger = logging.getLogger("agents.erasing")
 
 
-def erase(kind: str, name: str, *, by: str, reason: str = "") -> Erasure | None:
+def erase(
+    kind: str, name: str, *, by: str, reason: str = "", among: QuerySet[Actor] | None = None
+) -> Erasure | None:
     """Erases an actor; the line that is left of it, or None where there was no such actor.
 
-    The reason is kept: it should name nobody.
+    The reason is kept: it should name nobody. ``among``: only if it is one of these when its row is locked,
+    whatever it was when its name was found.
     """
     with transaction.atomic():
         actor = Actor.objects.select_for_update().filter(kind=kind, name=name).first()
         if actor is None:
+            return None
+        # In a statement of its own, which sees what was committed while the lock was waited for.
+        if among is not None and not among.filter(pk=actor.pk).exists():
             return None
         counts = _erase(actor)
         erasure = Erasure.objects.create(

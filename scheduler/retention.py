@@ -98,7 +98,10 @@ def by_kind() -> dict[str, dict[str, float]]:
 
 
 def _erase_idle(now: dt.datetime, limit: int) -> int:
-    """Erases actors of which nothing was heard for as long as their kind's KEEP_ACTORS says."""
+    """Erases actors of which nothing was heard for as long as their kind's KEEP_ACTORS says.
+
+    What is said to one while those before it are erased keeps it.
+    """
     erased = 0
     for kind, keep in by_kind().items():
         if (seconds := keep.get("KEEP_ACTORS")) is None:
@@ -111,7 +114,7 @@ def _erase_idle(now: dt.datetime, limit: int) -> int:
             taken_at=None, paused_at=None,
         )  # fmt: skip
         for name in idle.order_by("pk").values_list("name", flat=True)[: limit - erased]:
-            if erasing.erase(kind, name, by="KEEP_ACTORS"):
+            if erasing.erase(kind, name, by="KEEP_ACTORS", among=idle):
                 erased += 1
     return erased
 

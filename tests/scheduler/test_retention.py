@@ -2,15 +2,21 @@
 
 import datetime as dt
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from django.core.management import call_command
+from django.db import connection, transaction
 from django.utils import timezone
 
+from agents import erasing
 from agents.models import Actor, TurnRecord
+from agents.threads import with_connection
 from conversations.models import InboundText, OutboundText
 from scheduler import retention
-from scheduler.models import Attempt, InboxKey
+from scheduler.models import Attempt, InboxKey, Task
+from tests.agents.cast import Keeper
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db
 
@@ -120,3 +126,44 @@ def test_a_kind_has_times_of_its_own_and_its_idle_actors_are_erased(settings):
     left = Actor.objects.filter(kind="short").order_by("name").values_list("name", flat=True)
     assert list(left) == ["busy", "fresh"]
     assert Actor.objects.filter(kind="long").count() == 3
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_actor_that_is_told_something_while_others_are_erased_stays(settings, monkeypatch):
+    settings.AGENTS = {**settings.AGENTS, "KEEP_BY_KIND": {"test-keeper": {"KEEP_ACTORS": 86_400.0}}}
+    old = timezone.now() - dt.timedelta(days=20)
+    for name in ("first", "second"):
+        Actor.objects.create(kind="test-keeper", name=name, created_at=old)
+
+    def tell(actor, words):
+        assert Keeper.named("second" if actor.name == "first" else "first").sync.tell("keep", "a text")
+        return {}
+
+    monkeypatch.setattr(erasing, "ERASERS", [*erasing.ERASERS, tell])
+    assert retention.prune_history()["actors"] == 1
+    (left,) = Actor.objects.filter(kind="test-keeper")
+    assert Task.objects.filter(actor=left).count() == 1
+
+
+@pytest.mark.postgres
+@pytest.mark.django_db(transaction=True)
+def test_what_is_told_to_an_idle_actor_while_its_erasure_waits_for_its_row_keeps_it(settings):
+    settings.AGENTS = {**settings.AGENTS, "KEEP_BY_KIND": {"test-keeper": {"KEEP_ACTORS": 86_400.0}}}
+    Actor.objects.create(kind="test-keeper", name="k", created_at=timezone.now() - dt.timedelta(days=20))
+    with ThreadPoolExecutor(1) as thread:
+        with transaction.atomic():
+            assert Keeper.named("k").sync.tell("keep", "a text")
+            pruned = thread.submit(with_connection, retention.prune_history)
+            wait_until(lambda: waits_for_a_lock() or pruned.done())
+        assert "actors" not in pruned.result(30)
+        thread.submit(lambda: connection.close()).result(30)
+    assert Task.objects.filter(actor__name="k").count() == 1
+
+
+def waits_for_a_lock() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        return bool(cursor.fetchone()[0])
