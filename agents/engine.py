@@ -31,6 +31,7 @@ from agents.exceptions import (
     ActorMethodError,
     ActorMethodTimeoutError,
     ActorStoppedError,
+    DatabaseUnavailableError,
     OutcomeUnknownError,
     RuntimeShutdownError,
     TurnLostError,
@@ -41,7 +42,7 @@ from agents.observing import turns as observing
 from agents.reading import Reads
 from agents.session import TurnSession
 from agents.store.base import Address, Delayed, Store
-from agents.store.patience import COMMIT_PATIENCE, Tries
+from agents.store.patience import COMMIT_PATIENCE, PATIENCE, Tries
 from agents.store.requests import Claim, Claimed, Commit, Committed
 from agents.taking import take
 from agents.telling import Telling
@@ -105,7 +106,7 @@ class Engine(Reader):
         self.runs: set[Run] = set()
         self.budgets = Deadlines(loop)
         self.reads = Reads(self)
-        self.addresses = Addresses(loop, lambda wanted: self.in_store(db.ensure, wanted))
+        self.addresses = Addresses(loop, lambda wanted: self.in_store_when_free(db.ensure, wanted))
         # Closing: no turn begins but those that running ones call. Closed: none at all.
         self.closing = self.closed = False
         self.going: asyncio.Future[None] = loop.create_future()  # done when closing
@@ -147,6 +148,21 @@ class Engine(Reader):
         """Runs a store's verb in one of its threads."""
         return await self.loop.run_in_executor(self._store_threads, fn, *args)
 
+    async def in_store_when_free(self, fn: Callable[..., T], *args: Any) -> T:
+        """Runs a store's verb that may be Delayed, as often as it takes.
+
+        An application's transaction may hold the row that it needs for as long as it likes: that is waited
+        for here, not in the few threads that everybody's claims and commits need.
+        """
+        tries = Tries(PATIENCE)
+        while True:
+            try:
+                return await self.in_store(functools.partial(fn, *args, wait=False))
+            except Delayed as error:
+                if tries.over:
+                    raise DatabaseUnavailableError(f"the actor's row was not to be had: {error}") from error
+                await asyncio.sleep(tries.next_pause())
+
     async def run(self, fn: Callable[..., T], *args: Any) -> T:
         """Runs synchronous code that uses the ORM, with a connection that is healthy and given back."""
         context = contextvars.copy_context()
@@ -163,7 +179,7 @@ class Engine(Reader):
         actor_id = (await self.in_store(self.store.find, [address])).get(address)
         if actor_id is None:
             return False
-        stopped = await self.in_store(self.store.stop, actor_id, turn_id)
+        stopped = await self.in_store_when_free(self.store.stop, actor_id, turn_id)
         for run in self.runs:
             if run.turn.id == stopped:
                 run.end("stopped")

@@ -8,13 +8,17 @@ the youngest turn of a circle fails its call; the others go on.
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import datetime as dt
+import functools
 import logging
 import uuid
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agents.exceptions import ActorDeadlockError
+from agents.store.base import Delayed
+from agents.store.patience import PATIENCE, Tries
 
 if TYPE_CHECKING:
     from agents.engine import Engine
@@ -72,9 +76,15 @@ class Waits:
     async def _say(self) -> None:
         targets = [turn.actor.id for turn in self._chain[1:]] + [self._target_id]
         for turn, target in zip(self._chain, targets, strict=True):
-            if turn.waits_for != target:
-                turn.waits_for = target
+            before = turn.waits_for
+            if before == target:
+                continue
+            turn.waits_for = target
+            try:
                 await self._note(turn, target)
+            except Delayed:  # somebody has locked its row: the next look says it
+                if turn.waits_for == target:
+                    turn.waits_for = before
 
     async def _circle(self) -> list[Link] | None:
         circle: list[Link] = []
@@ -98,14 +108,21 @@ class Waits:
         if turn.waits_for != self._target_id:
             return
         turn.waits_for = None
+        tries = Tries(PATIENCE)
         try:
-            await self._note(turn, None)
+            while turn.waits_for is None:  # else another of its calls waits by now
+                try:
+                    await self._note(turn, None)
+                    break
+                except Delayed:
+                    if tries.over:
+                        raise
+                await asyncio.sleep(tries.next_pause())
         except Exception:
             # The turn's next commit clears it; until then another turn may wait a little longer.
             logger.exception("the row of actor %d still says for whom it waits", turn.actor.id)
 
     async def _note(self, turn: Turn, target: int | None) -> None:
         if turn.session is not None:
-            await self._engine.in_store(
-                self._engine.store.wait_for, turn.actor.id, turn.session.token, target
-            )
+            say = functools.partial(self._engine.store.wait_for, wait=False)
+            await self._engine.in_store(say, turn.actor.id, turn.session.token, target)

@@ -31,7 +31,14 @@ from agents.store.commits import Commits
 from agents.store.patience import retrying
 from agents.store.requests import Alarm, Claim, Claimed, Commit, Committed
 from agents.store.rows import TASK, TURN_RECORD, parked_hook, task_row
-from agents.store.statements import Address, ConnectionLost, Delayed, Interrupted, Statements
+from agents.store.statements import (
+    Address,
+    ConnectionLost,
+    Delayed,
+    Interrupted,
+    Statements,
+    lock_timeout,
+)
 from agents.store.tells import Tells
 from agents.turn import Tell
 
@@ -62,9 +69,15 @@ class Store:
 
     # Addresses
 
-    def ensure(self, addresses: Sequence[Address]) -> dict[Address, int]:
-        """The ids of these actors; rows that aren't there are made."""
-        return retrying(lambda: self.sql.ensure(sorted(set(addresses)))) if addresses else {}
+    def ensure(self, addresses: Sequence[Address], *, wait: bool = True) -> dict[Address, int]:
+        """The ids of these actors; rows that aren't there are made.
+
+        Without ``wait`` raises Delayed where somebody's transaction that hasn't ended makes one of them.
+        """
+        if not addresses:
+            return {}
+        wanted, timeout = sorted(set(addresses)), lock_timeout(wait)
+        return retrying(lambda: self.sql.ensure(wanted, timeout), wait=wait)
 
     def find(self, addresses: Sequence[Address]) -> dict[Address, int]:
         """The ids of those of these actors that exist."""
@@ -125,9 +138,12 @@ class Store:
         """{actor: turn} for those of these actors whose running turn somebody asked to stop."""
         return retrying(lambda: self.sql.stops(ids)) if ids else {}
 
-    def stop(self, actor_id: int, turn_id: uuid.UUID | None = None) -> uuid.UUID | None:
-        """Asks the running turn (only that one, if given) to stop; its id, or None where none is running."""
-        return retrying(lambda: self.sql.stop(actor_id, turn_id))
+    def stop(self, actor_id: int, turn_id: uuid.UUID | None = None, *, wait: bool = True) -> uuid.UUID | None:
+        """Asks the running turn (only that one, if given) to stop; its id, or None where none is running.
+
+        Without ``wait`` raises Delayed where its row is locked by somebody.
+        """
+        return retrying(lambda: self.sql.stop(actor_id, turn_id, lock_timeout(wait)), wait=wait)
 
     def inspect(self, actor_id: int) -> dict[str, Any] | None:
         """How an actor's lease stands now; None when there is no such actor."""
@@ -141,9 +157,12 @@ class Store:
         """
         return retrying(lambda: self.sql.mark_waiting(actor_id))
 
-    def wait_for(self, actor_id: int, token: uuid.UUID, target_id: int | None) -> None:
-        """Says on an actor's row that its turn waits for another actor (None: no longer)."""
-        retrying(lambda: self.sql.wait_for(actor_id, token, target_id))
+    def wait_for(self, actor_id: int, token: uuid.UUID, target_id: int | None, *, wait: bool = True) -> None:
+        """Says on an actor's row that its turn waits for another actor (None: no longer).
+
+        Without ``wait`` raises Delayed where the row is locked by somebody.
+        """
+        retrying(lambda: self.sql.wait_for(actor_id, token, target_id, lock_timeout(wait)), wait=wait)
 
     def sweep(self, kinds: Sequence[str], limit: int, within: dt.timedelta) -> list[Alarm]:
         """Free actors of these kinds whose alarm is due, or will be ``within`` that time; oldest first."""

@@ -13,13 +13,12 @@ from django.db import transaction
 from agents import faults
 from agents.exceptions import OutcomeUnknownError, TurnLostError
 from agents.store import patience
-from agents.store.limits import Room, additions
+from agents.store.limits import Lane, Room, additions
 from agents.store.patience import Tries
 from agents.store.requests import Commit, Committed, Next
 from agents.store.rows import TURN_RECORD
 from agents.store.statements import (
     BRIEF_LOCK_TIMEOUT,
-    LOCK_TIMEOUT,
     NEXT_WINDOW,
     Address,
     ConnectionLost,
@@ -27,6 +26,7 @@ from agents.store.statements import (
     Interrupted,
     LockedRow,
     Statements,
+    lock_timeout,
 )
 from agents.store.tells import put
 from agents.turn import in_commit
@@ -67,7 +67,7 @@ class Commits:
         # A row that somebody has locked is waited for briefly. Then those go that need none such.
         for skip in (False, True):
             try:
-                return self._transact(commits, lock_timeout=BRIEF_LOCK_TIMEOUT, skip=skip), False
+                return self._transact(commits, timeout=BRIEF_LOCK_TIMEOUT, skip=skip), False
             except Interrupted:
                 continue
             except ConnectionLost:
@@ -80,13 +80,13 @@ class Commits:
 
     def _commit_alone(self, commit: Commit, unknown: bool, wait: bool) -> Committed | BaseException:
         tries = Tries(patience.COMMIT_PATIENCE)
-        lock_timeout = LOCK_TIMEOUT if wait else BRIEF_LOCK_TIMEOUT
+        timeout = lock_timeout(wait)
         while True:
             try:
                 if unknown and (happened := self._happened(commit)):
                     return happened
                 unknown = False
-                (outcome,) = self._transact([commit], lock_timeout=lock_timeout, alone=True)
+                (outcome,) = self._transact([commit], timeout=timeout, alone=True)
                 if outcome is not None:
                     return outcome
                 trouble: Exception = Interrupted("an actor that was told something is being erased")
@@ -137,12 +137,14 @@ class Commits:
     # One transaction
 
     def _transact(
-        self, commits: Sequence[Commit], *, lock_timeout: float, alone: bool = False, skip: bool = False
+        self, commits: Sequence[Commit], *, timeout: float, alone: bool = False, skip: bool = False
     ) -> list[Outcome]:
-        # Actors that are told something exist before the transaction that locks them begins.
-        told = sorted({(t.kind, t.name) for c in commits for t in c.tells})
-        ids = self.sql.ensure(told) if told else {}
-        with self.sql.transaction(with_orm=any(c.at_commit for c in commits), lock_timeout=lock_timeout):
+        # Actors that are told something exist before the transaction that locks them begins; where others'
+        # rows are skipped, so are those that somebody may just be making.
+        ids: dict[Address, int] = {}
+        if told := sorted({(t.kind, t.name) for c in commits for t in c.tells}):
+            ids = self.sql.find(told) if skip else self.sql.ensure(told, timeout)
+        with self.sql.transaction(with_orm=any(c.at_commit for c in commits), lock_timeout=timeout):
             faults.point("commit.begin")
             finish = self._write(commits, ids, alone, skip)
             faults.point("commit.commit")
@@ -152,7 +154,8 @@ class Commits:
     def _write(
         self, commits: Sequence[Commit], ids: dict[Address, int], alone: bool, skip: bool
     ) -> Callable[[], list[Outcome]]:
-        added = [additions(c, ids) for c in commits]
+        reaches = [all((t.kind, t.name) in ids for t in c.tells) for c in commits]
+        added = [additions(c, ids) if r else Counter[Lane]() for c, r in zip(commits, reaches, strict=True)]
         growing = sorted({actor_id for a in added for actor_id, _ in a})
         involved = sorted({c.actor_id for c in commits} | set(ids.values()))
         rows, now = self.sql.lock(involved, growing, skip=skip)
@@ -166,7 +169,7 @@ class Commits:
                 refused[at] = None
             elif not holds(commit, rows.get(commit.actor_id)):
                 refused[at] = TurnLostError(turn_id=commit.turn_id)
-            elif any(ids[t.kind, t.name] not in rows for t in commit.tells):
+            elif not reaches[at] or any(ids[t.kind, t.name] not in rows for t in commit.tells):
                 refused[at] = None
             elif room.takes(added[at]) or alone:
                 good.append(commit)

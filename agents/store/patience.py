@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from agents.exceptions import DatabaseUnavailableError
-from agents.store.statements import ConnectionLost, Interrupted
+from agents.store.statements import ConnectionLost, Delayed, Interrupted
 
 T = TypeVar("T")
 
@@ -39,13 +39,18 @@ class Tries:
         time.sleep(self.next_pause())
 
 
-def retrying(work: Callable[[], T]) -> T:
-    """Runs work that may simply be done again; raises DatabaseUnavailableError when patience ends."""
+def retrying(work: Callable[[], T], *, wait: bool = True) -> T:
+    """Runs work that may simply be done again; raises DatabaseUnavailableError when patience ends.
+
+    Without ``wait`` it raises Delayed at once where it is interrupted.
+    """
     tries = Tries(PATIENCE)
     while True:
         try:
             return work()
         except (Interrupted, ConnectionLost) as error:
+            if isinstance(error, Interrupted) and not wait:
+                raise Delayed(str(error)) from error
             if tries.over:
                 raise DatabaseUnavailableError(f"the database does not answer: {error}") from error
             tries.pause()

@@ -16,7 +16,7 @@ import datetime as dt
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -286,10 +286,13 @@ class PostgresStatements(Statements):
 
     # Addresses
 
-    def ensure(self, addresses: Sequence[Address]) -> dict[Address, int]:
+    def ensure(self, addresses: Sequence[Address], lock_timeout: float) -> dict[Address, int]:
         ids = self.find(addresses)
         missing = sorted(a for a in addresses if a not in ids)
-        if missing:
+        if not missing:
+            return ids
+        open_already = self._connection.in_atomic_block
+        with nullcontext() if open_already else self.transaction(lock_timeout=lock_timeout):
             self._say(
                 """INSERT INTO agents_actor (kind, name)
                    SELECT r.kind, r.name FROM json_to_recordset($1::json) AS r(kind text, name text)
@@ -298,11 +301,14 @@ class PostgresStatements(Statements):
                 as_json([{"kind": k, "name": n} for k, n in missing]),
             )
             # In a statement of its own, which sees the rows that somebody else was quicker to make.
-            ids |= self.find(missing)
-        return ids
+            found = self._find(missing)
+        return ids | found()
 
     def find(self, addresses: Sequence[Address]) -> dict[Address, int]:
-        return self._ask(
+        return self._find(addresses)()
+
+    def _find(self, addresses: Sequence[Address]) -> Answer[dict[Address, int]]:
+        return self._say(
             """SELECT r.kind, r.name, a.id
                  FROM json_to_recordset($1::json) AS r(kind text, name text) CROSS JOIN LATERAL (
                       SELECT id FROM agents_actor WHERE kind = r.kind AND name = r.name OFFSET 0) a""",
@@ -687,8 +693,8 @@ class PostgresStatements(Statements):
             convert=dict,
         )
 
-    def stop(self, actor_id: int, turn_id: uuid.UUID | None) -> uuid.UUID | None:
-        with self.transaction():
+    def stop(self, actor_id: int, turn_id: uuid.UUID | None, lock_timeout: float) -> uuid.UUID | None:
+        with self.transaction(lock_timeout=lock_timeout):
             stopped = self._say(
                 """UPDATE agents_actor SET stop_turn_id = turn_id
                     WHERE id = $1::bigint AND token IS NOT NULL AND lease_expires_at > {now}
@@ -727,8 +733,8 @@ class PostgresStatements(Statements):
             convert=lambda rows: dict(zip(keys, rows[0], strict=True)) if rows else None,
         )
 
-    def wait_for(self, actor_id: int, token: uuid.UUID, target_id: int | None) -> None:
-        with self.transaction():
+    def wait_for(self, actor_id: int, token: uuid.UUID, target_id: int | None, lock_timeout: float) -> None:
+        with self.transaction(lock_timeout=lock_timeout):
             self._say(
                 """UPDATE agents_actor SET waits_for_id = $3::bigint
                     WHERE id = $1::bigint AND token = $2::uuid""",

@@ -132,7 +132,7 @@ class SqliteStatements(Statements):
 
     # Addresses
 
-    def ensure(self, addresses: Sequence[Address]) -> dict[Address, int]:
+    def ensure(self, addresses: Sequence[Address], lock_timeout: float) -> dict[Address, int]:
         ids = self.find(addresses)
         if all(a in ids for a in addresses):
             return ids
@@ -480,7 +480,7 @@ class SqliteStatements(Statements):
         )
         return {id: uuid.UUID(turn_id) for id, turn_id in rows}
 
-    def stop(self, actor_id: int, turn_id: uuid.UUID | None) -> uuid.UUID | None:
+    def stop(self, actor_id: int, turn_id: uuid.UUID | None, lock_timeout: float) -> uuid.UUID | None:
         rows = self._run(
             """UPDATE agents_actor SET stop_turn_id = turn_id
                 WHERE id = ? AND token IS NOT NULL AND lease_expires_at > ? AND turn_id = COALESCE(?, turn_id)
@@ -522,7 +522,7 @@ class SqliteStatements(Statements):
             "waiting": waiting_at is not None and waiting_at > now - WAITING_FRESH,
         }
 
-    def wait_for(self, actor_id: int, token: uuid.UUID, target_id: int | None) -> None:
+    def wait_for(self, actor_id: int, token: uuid.UUID, target_id: int | None, lock_timeout: float) -> None:
         self._run(
             "UPDATE agents_actor SET waits_for_id = ? WHERE id = ? AND token = ?",
             (target_id, actor_id, token),

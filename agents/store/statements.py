@@ -39,6 +39,11 @@ LOCK_TIMEOUT = 5.0  # seconds
 BRIEF_LOCK_TIMEOUT = 0.05  # seconds
 
 
+def lock_timeout(wait: bool) -> float:
+    """How long a verb waits for a row, in seconds: without ``wait`` its caller asks again."""
+    return LOCK_TIMEOUT if wait else BRIEF_LOCK_TIMEOUT
+
+
 class Interrupted(Exception):  # noqa: N818 - a signal between methods of the store
     """The database aborted the transaction (deadlock, lock timeout, serialization): nothing happened."""
 
@@ -126,7 +131,12 @@ class Statements(ABC):
     # Addresses
 
     @abstractmethod
-    def ensure(self, addresses: Sequence[Address]) -> dict[Address, int]: ...
+    def ensure(self, addresses: Sequence[Address], lock_timeout: float) -> dict[Address, int]:
+        """Makes the rows that aren't there, in a transaction of its own unless one is open.
+
+        A row that somebody has made and not committed is waited for: no longer than ``lock_timeout``, or as
+        the open transaction's own settings say.
+        """
 
     @abstractmethod
     def find(self, addresses: Sequence[Address]) -> dict[Address, int]: ...
@@ -216,7 +226,7 @@ class Statements(ABC):
     def stops(self, ids: Sequence[int]) -> dict[int, uuid.UUID]: ...
 
     @abstractmethod
-    def stop(self, actor_id: int, turn_id: uuid.UUID | None) -> uuid.UUID | None: ...
+    def stop(self, actor_id: int, turn_id: uuid.UUID | None, lock_timeout: float) -> uuid.UUID | None: ...
 
     @abstractmethod
     def mark_waiting(self, actor_id: int) -> bool: ...
@@ -225,7 +235,9 @@ class Statements(ABC):
     def inspect(self, actor_id: int) -> dict[str, Any] | None: ...
 
     @abstractmethod
-    def wait_for(self, actor_id: int, token: uuid.UUID, target_id: int | None) -> None: ...
+    def wait_for(
+        self, actor_id: int, token: uuid.UUID, target_id: int | None, lock_timeout: float
+    ) -> None: ...
 
     @abstractmethod
     def sweep(self, kinds: Sequence[str], limit: int, within: dt.timedelta) -> list[Alarm]: ...

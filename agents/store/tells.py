@@ -12,7 +12,6 @@ from agents.store.patience import PATIENCE, Tries
 from agents.store.requests import Alarm
 from agents.store.rows import TASK, task_row
 from agents.store.statements import (
-    BRIEF_LOCK_TIMEOUT,
     LOCK_TIMEOUT,
     Address,
     Answer,
@@ -21,6 +20,7 @@ from agents.store.statements import (
     Interrupted,
     LockedRow,
     Statements,
+    lock_timeout,
 )
 from agents.turn import Tell
 
@@ -53,8 +53,9 @@ class Tells:
             tries.pause()
 
     def _transact(self, tells: Sequence[Tell], *, again: bool, wait: bool) -> Told:
-        ids = self.sql.ensure(addresses(tells))
-        with self.sql.transaction(lock_timeout=LOCK_TIMEOUT if wait else BRIEF_LOCK_TIMEOUT):
+        timeout = lock_timeout(wait)
+        ids = self.sql.ensure(addresses(tells), timeout)
+        with self.sql.transaction(lock_timeout=timeout):
             rows, now = self._lock(tells, ids)
             if len(rows) < len(ids):
                 raise Interrupted("an actor that was told something is being erased")
@@ -69,7 +70,7 @@ class Tells:
             return [], []
         try:
             while True:
-                ids = self.sql.ensure(addresses(tells))
+                ids = self.sql.ensure(addresses(tells), LOCK_TIMEOUT)
                 rows, now = self._lock(tells, ids)
                 if len(rows) == len(ids):  # else somebody erased one: it is made again
                     break

@@ -12,7 +12,7 @@ import pytest
 from django.db import connection, transaction
 
 from agents import runtime
-from agents.exceptions import ActorBusyError
+from agents.exceptions import ActorBusyError, ActorStoppedError
 from agents.models import Actor
 from agents.store import get_store, lock_actor
 from agents.store.requests import Claim, Claimed, Commit
@@ -233,6 +233,69 @@ def test_a_row_that_an_application_holds_keeps_its_own_turns_waiting_and_nobody_
     assert [messages(stub) for stub in held] == [[f"s{n}"] for n in range(6)]
     assert len(tasks(held[0])) == 1
     assert len(tasks(Keeper.named("free"))) == 20
+
+
+@pytest.mark.postgres
+def test_actors_that_an_open_transaction_makes_keep_those_waiting_who_want_them_and_nobody_else():
+    new = [f"new{n}" for n in range(6)]
+    Counter.named("free").sync.add()
+    Keeper.named("free").sync.keep("made")
+    telling = [Caller.named(f"c{n}") for n in range(6)]
+    with ThreadPoolExecutor(24) as threads:
+        with transaction.atomic():
+            for name in new:
+                Keeper.named(name).sync.tell("keep", "told in it")
+            calls = [threads.submit(Keeper.named(name).sync.keep, "called") for name in new]
+            tells = [threads.submit(Keeper.named(name).sync.tell, "keep", "told") for name in new]
+            to = [[["test-keeper", name, "keep", "told by a turn"]] for name in new]
+            calls += [threads.submit(c.sync.pass_on, {"to": t}) for c, t in zip(telling, to, strict=True)]
+            wait_until(waiting_for_locks)
+            for _ in range(5):
+                threads.submit(Counter.named("free").sync.add).result(30)
+                assert threads.submit(Keeper.named("free").sync.tell, "keep", "told").result(30)
+            assert not any(work.done() for work in calls + tells)
+        for work in calls + tells:
+            work.result(30)
+    for name in new:
+        assert messages(Keeper.named(name)) == ["called"]
+        assert len(tasks(Keeper.named(name))) == 3
+    assert len(tasks(Keeper.named("free"))) == 5
+
+
+@pytest.mark.postgres
+def test_a_row_that_an_application_holds_keeps_stops_and_notes_of_its_turns_waiting_and_nobody_elses():
+    held = [Caller.named(f"held{n}") for n in range(4)]
+    Counter.named("free").sync.add()
+    with ThreadPoolExecutor(16) as threads:
+        busy = threads.submit(Counter.named("busy").sync.slow_add, "enough")
+        wait_until(lambda: Actor.objects.filter(name="busy").exclude(token=None))
+        for caller in held:
+            caller.sync.answer()
+        with transaction.atomic():
+            ids = [row(caller).pk for caller in held]
+            calls = [threads.submit(caller.sync.add_to, "busy") for caller in held]
+            wait_until(lambda: Actor.objects.filter(pk__in=ids).exclude(token=None).count() == 4)
+            assert len(Actor.objects.select_for_update(no_key=True).filter(pk__in=ids)) == 4
+            stops = [threads.submit(caller.sync.stop) for caller in held]
+            wait_until(waiting_for_locks)
+            for _ in range(5):
+                threads.submit(Counter.named("free").sync.add).result(30)
+            assert not any(work.done() for work in calls + stops)
+        assert [stop.result(30) for stop in stops] == [True] * 4
+        for call in calls:
+            with pytest.raises(ActorStoppedError):
+                call.result(30)
+        said.add("enough")
+        assert busy.result(30) == 1
+
+
+def waiting_for_locks() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        return bool(cursor.fetchone()[0])
 
 
 # Bulk

@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from django.db import DatabaseError, DataError, IntegrityError, connection, tran
 from agents import faults
 from agents.exceptions import InboxFullError, LimitError, TurnLostError
 from agents.models import Actor
-from agents.store import commits, patience
+from agents.store import commits, patience, statements
 from agents.store.requests import Claim, Commit, Committed
 from agents.store.statements import Delayed, Interrupted
 from agents.turn import Tell
@@ -328,15 +328,20 @@ def test_an_actor_that_is_erased_over_and_over_ends_the_turn(
 # Rows that somebody else has locked
 
 
-@contextmanager
-def locked(actor_id: int) -> Iterator[threading.Event]:
+def locked(actor_id: int) -> AbstractContextManager[threading.Event]:
     """An application's transaction that holds an actor's row until the event is set."""
+    return open_transaction(lambda: Actor.objects.select_for_update(no_key=True).get(pk=actor_id))
+
+
+@contextmanager
+def open_transaction(did: Callable[[], object]) -> Iterator[threading.Event]:
+    """An application's transaction that did something and ends when the event is set."""
     held, let_go = threading.Event(), threading.Event()
 
     def hold() -> None:
         try:
             with transaction.atomic():
-                Actor.objects.select_for_update(no_key=True).get(pk=actor_id)
+                did()
                 held.set()
                 assert let_go.wait(30)
         finally:
@@ -356,7 +361,7 @@ def locked(actor_id: int) -> Iterator[threading.Event]:
 def test_a_told_row_that_is_locked_longer_than_the_timeouts_delays_its_turn_alone(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commits, "LOCK_TIMEOUT", 0.1)
+    monkeypatch.setattr(statements, "LOCK_TIMEOUT", 0.1)
     target = stage.actor()
     waiting = stage.dirty(stage.claim(stage.actor()), messages=1, tells=[stage.tell(target)])
     others = [good(stage), good(stage)]
@@ -394,6 +399,24 @@ def test_a_caller_that_does_not_wait_is_told_to_come_again(stage: Stage) -> None
     assert all(isinstance(r, Committed) for r in stage.store.commit([waiting, own], wait=False))
     assert stage.store.tell([stage.tell(target)], wait=False)[0] == [True]
     assert Task.objects.filter(actor_id=target).count() == 2
+
+
+@pytest.mark.postgres
+def test_an_actor_that_an_open_transaction_makes_delays_whoever_tells_it_something(stage: Stage) -> None:
+    name = stage.name()
+    told = stage.tell_to(KIND, name)
+    waiting = stage.dirty(stage.claim(stage.actor()), messages=1, tells=[told])
+    others = [good(stage), good(stage)]
+    with open_transaction(lambda: Actor.objects.create(kind=KIND, name=name)):
+        results = stage.store.commit([others[0], waiting, others[1]], wait=False)
+        assert [type(r) for r in results] == [Committed, Delayed, Committed]
+        with pytest.raises(Delayed):
+            stage.store.tell([stage.tell_to(KIND, name)], wait=False)
+        with pytest.raises(Delayed):
+            stage.store.ensure([(KIND, name)], wait=False)
+    (committed,) = stage.store.commit([waiting], wait=False)
+    assert isinstance(committed, Committed)
+    assert Task.objects.filter(actor__name=name).count() == 1
 
 
 @pytest.mark.postgres
