@@ -110,10 +110,12 @@ class Heartbeat:
         if not leases:
             return
         began = time.monotonic()
-        renewed = self._store.renew([(lease.actor_id, lease.token) for lease in leases])
+        ours = self._store.renew([(lease.actor_id, lease.token) for lease in leases])
         for lease in leases:
-            if lease.token in renewed:
+            if ours.get(lease.token):
                 lease.renewed = began
+            elif lease.token in ours:
+                pass  # somebody has locked its row: the next beat tries again
             elif lease.token in self._leases:  # not just released
                 self._lost(lease)
 

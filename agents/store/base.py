@@ -97,7 +97,8 @@ class Store:
 
         An application's transaction may hold the row of an actor that a turn tells something, or the turn's
         own, for as long as it likes. Then this waits, up to a minute, and the results of the others with
-        it; without ``wait`` such a turn's result is Delayed.
+        it; without ``wait`` such a turn's result is Delayed. A lease that ends meanwhile, because nothing
+        renews it while the turn's own row is locked or the database away, makes it TurnLostError.
         """
         return self._commits.commit(commits, wait=wait)
 
@@ -120,12 +121,12 @@ class Store:
 
     # Leases
 
-    def renew(self, leases: Sequence[tuple[int, uuid.UUID]]) -> set[uuid.UUID]:
-        """Renews live leases; the tokens that are still ours.
+    def renew(self, leases: Sequence[tuple[int, uuid.UUID]]) -> dict[uuid.UUID, bool]:
+        """Renews live leases; the tokens that are still ours, and whether their leases were renewed.
 
         A row that somebody has locked keeps its lease as it is: the next renewal may find it free.
         """
-        return retrying(lambda: self.sql.renew(leases, conf.get("LEASE"))) if leases else set()
+        return retrying(lambda: self.sql.renew(leases, conf.get("LEASE"))) if leases else {}
 
     def free(self, actor_id: int, token: uuid.UUID) -> bool:
         """Voids a lease whose body cannot be ended: the actor is free at once, the attempt is lost.

@@ -14,7 +14,8 @@ T = TypeVar("T")
 
 # For all but commits. A database that restarts is back before this.
 PATIENCE = 15.0  # seconds
-# A commit has more to lose: its turn may have waited a long time for a model.
+# A commit has more to lose: its turn may have waited a long time for a model. It is refused all the same once
+# its lease has ended, which nobody renews while its row is locked or the database away.
 COMMIT_PATIENCE = 60.0  # seconds
 LONGEST_PAUSE = 1.0  # seconds
 

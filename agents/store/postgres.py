@@ -647,10 +647,10 @@ class PostgresStatements(Statements):
     # Leases. Nothing here waits long for a row that somebody else has locked: an application's transaction
     # may hold it for as long as it likes, and other turns depend on the thread that would wait.
 
-    def renew(self, leases: Sequence[tuple[int, uuid.UUID]], seconds: float) -> set[uuid.UUID]:
+    def renew(self, leases: Sequence[tuple[int, uuid.UUID]], seconds: float) -> dict[uuid.UUID, bool]:
         with self.transaction(brief=True):
             # Rows that are locked now are left for the next renewal; nobody can take their leases meanwhile.
-            self._say(
+            renewed = self._say(
                 f"""WITH held AS MATERIALIZED (
                       SELECT a.part, a.at FROM json_to_recordset($1::json) AS r(id bigint, token uuid)
                        CROSS JOIN LATERAL (
@@ -658,9 +658,10 @@ class PostgresStatements(Statements):
                               WHERE a.id = r.id AND a.token = r.token AND a.lease_expires_at > {{now}}
                                 FOR NO KEY UPDATE SKIP LOCKED) a)
                    UPDATE agents_actor a SET lease_expires_at = {{now}} + $2::float8 * interval '1 second'
-                     FROM held WHERE {there("a", "held")}""",
+                     FROM held WHERE {there("a", "held")} RETURNING a.token""",
                 rows := as_json([{"id": id, "token": token} for id, token in leases]),
                 seconds,
+                convert=lambda rows: {token for (token,) in rows},
             )
             ours = self._say(
                 """SELECT r.token FROM json_to_recordset($1::json) AS r(id bigint, token uuid)
@@ -670,7 +671,7 @@ class PostgresStatements(Statements):
                 rows,
                 convert=lambda rows: {token for (token,) in rows},
             )
-        return ours()
+        return {token: token in renewed() for token in ours()}
 
     def free(self, actor_id: int, token: uuid.UUID) -> bool:
         # The attempt stays open and the lease looks dead: whoever claims next applies the retry rule. A row

@@ -449,8 +449,8 @@ class SqliteStatements(Statements):
 
     # Leases
 
-    def renew(self, leases: Sequence[tuple[int, uuid.UUID]], seconds: float) -> set[uuid.UUID]:
-        renewed = set()
+    def renew(self, leases: Sequence[tuple[int, uuid.UUID]], seconds: float) -> dict[uuid.UUID, bool]:
+        renewed = {}
         with self.transaction():
             now = self.now()
             for id, token in leases:
@@ -459,7 +459,7 @@ class SqliteStatements(Statements):
                         WHERE id = ? AND token = ? AND lease_expires_at > ? RETURNING id""",
                     (now + dt.timedelta(seconds=seconds), id, token, now),
                 ):
-                    renewed.add(token)
+                    renewed[token] = True
         return renewed
 
     def free(self, actor_id: int, token: uuid.UUID) -> bool:

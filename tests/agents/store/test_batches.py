@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from django.db import DatabaseError, DataError, IntegrityError, connection, transaction
 
-from agents import faults
+from agents import conf, faults
 from agents.exceptions import InboxFullError, LimitError, TurnLostError
+from agents.leases import Heartbeat, Lease
 from agents.models import Actor
-from agents.store import commits, patience, statements
+from agents.store import patience, statements
 from agents.store.requests import Claim, Commit, Committed
 from agents.store.statements import Delayed, Interrupted
 from agents.turn import Tell
@@ -437,7 +438,7 @@ def test_what_only_looks_or_renews_never_waits_for_a_locked_row(stage: Stage) ->
     expiry = stage.row(other.actor.id).lease_expires_at
     with locked(claimed.actor.id):
         leases = [(c.actor.id, c.token) for c in (claimed, other)]
-        assert stage.store.renew(leases) == {claimed.token, other.token}
+        assert stage.store.renew(leases) == {claimed.token: False, other.token: True}
         stage.store.mark_waiting(claimed.actor.id)
         assert stage.store.stops([claimed.actor.id]) == {}
         seen = stage.store.inspect(claimed.actor.id)
@@ -445,6 +446,24 @@ def test_what_only_looks_or_renews_never_waits_for_a_locked_row(stage: Stage) ->
         assert not stage.store.free(claimed.actor.id, claimed.token)
     renewed = stage.row(other.actor.id).lease_expires_at
     assert renewed is not None and expiry is not None and renewed > expiry
+
+
+@pytest.mark.postgres
+def test_a_lease_whose_row_was_locked_at_its_renewal_is_renewed_at_the_next_beat(stage: Stage) -> None:
+    claimed = stage.claim(stage.actor())
+    ended: list[str] = []
+    lease = Lease(claimed.actor.id, claimed.token, claimed.turn_id, time.monotonic() + 900, ended.append)
+    lease.renewed -= conf.get("LEASE_RENEWAL")
+    heartbeat = Heartbeat(stage.store)  # not started: its beats are these
+    heartbeat.hold(lease)
+    before = stage.row(claimed.actor.id).lease_expires_at
+    with locked(claimed.actor.id):
+        heartbeat._beat()
+        assert stage.row(claimed.actor.id).lease_expires_at == before
+    heartbeat._beat()
+    after = stage.row(claimed.actor.id).lease_expires_at
+    assert before is not None and after is not None and after > before
+    assert ended == []
 
 
 def test_the_application_s_rows_are_part_of_the_commit(stage: Stage) -> None:
@@ -529,7 +548,7 @@ def test_an_empty_batch_is_nothing(stage: Stage) -> None:
     assert stage.store.commit([]) == []
     assert stage.store.claim([]) == []
     assert stage.store.tell([]) == ([], [])
-    assert stage.store.renew([]) == set()
+    assert stage.store.renew([]) == {}
     assert stage.store.ensure([]) == {}
     assert stage.store.find([]) == {}
     assert stage.store.stops([]) == {}

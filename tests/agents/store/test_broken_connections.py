@@ -238,7 +238,7 @@ def a_renewal(stage: Stage) -> Scene:
     leases = [(c.actor.id, c.token) for c in (*held, lost)]
 
     def check(result: Any) -> None:
-        assert result == {c.token for c in held}
+        assert result == {c.token: True for c in held}
         for claimed in held:
             stage.commit(stage.release(claimed))
 

@@ -28,7 +28,7 @@ def test_a_renewal_lengthens_the_leases_that_are_ours_and_live(stage: Stage) -> 
     before = {a.pk: a.lease_expires_at for a in Actor.objects.all()}
     leases = [(c.actor.id, c.token) for c in (ours, expired, freed)]
     leases += [(foreign.actor.id, uuid.uuid4()), (0, uuid.uuid4())]
-    assert stage.store.renew(leases) == {ours.token}
+    assert stage.store.renew(leases) == {ours.token: True}
     after = {a.pk: a.lease_expires_at for a in Actor.objects.all()}
     assert [id for id in after if after[id] != before[id]] == [ours.actor.id]
     renewed = after[ours.actor.id]
@@ -41,7 +41,7 @@ def test_a_lease_that_ended_is_not_revived(stage: Stage) -> None:
     actor = stage.actor()
     claimed = stage.claim(actor)
     clock.shift(dt.timedelta(seconds=15.5))
-    assert stage.store.renew([(actor, claimed.token)]) == set()
+    assert stage.store.renew([(actor, claimed.token)]) == {}
     assert stage.claim(actor).token != claimed.token
 
 
@@ -50,7 +50,7 @@ def test_a_renewed_lease_keeps_others_away(stage: Stage) -> None:
     claimed = stage.claim(actor)
     for _ in range(3):
         clock.shift(dt.timedelta(seconds=10))
-        assert stage.store.renew([(actor, claimed.token)]) == {claimed.token}
+        assert stage.store.renew([(actor, claimed.token)]) == {claimed.token: True}
         assert stage.try_claim(actor) is None
     assert stage.commit(stage.dirty(claimed)).version == 1
 
@@ -75,7 +75,7 @@ def test_a_voided_lease_is_free_at_once_and_its_turn_is_lost(stage: Stage) -> No
     assert not stage.store.free(actor, uuid.uuid4())
     assert stage.try_claim(actor) is None
     assert stage.store.free(actor, claimed.token)
-    assert stage.store.renew([(actor, claimed.token)]) == set()
+    assert stage.store.renew([(actor, claimed.token)]) == {}
     assert isinstance(stage.refused(stage.dirty(claimed)), TurnLostError)
     taken = stage.claim(actor)
     assert not stage.store.free(actor, claimed.token)
