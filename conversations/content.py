@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from conversations import filetypes
+
 _DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,(.*)", re.DOTALL)
 _MIME = re.compile(r"[a-z]+/[A-Za-z0-9.+_-]+")
 
@@ -68,6 +70,7 @@ class Media:
     name: str = ""
     text: str = ""  # a document that is plain text
     detail: str = ""  # how closely OpenAI looks at an image: auto, low, high
+    mistaken: str = ""  # the type that its data was said to be of, where it is of another
     given: Mapping[str, Any] | None = _given()
 
     def note(self) -> str:
@@ -298,16 +301,36 @@ def _media(
     if isinstance(data, bytes):
         data = base64.b64encode(data).decode("ascii")
     mime = _str(mime).lower()
+    mime = mime if _MIME.fullmatch(mime) else ""
+    data = data if isinstance(data, str) and _is_base64(data) else ""
+    seen = _type_of(kind, mime, data)
     return Media(
         kind,
-        mime=mime if _MIME.fullmatch(mime) else "",
-        data=data if isinstance(data, str) and _is_base64(data) else "",
+        mime=seen or mime,
+        data=data if seen is not None else "",
+        mistaken=mime if seen and seen != mime else "",
         url=_str(url),
         file_id=_str(file_id),
         name=_str(name),
         text=_str(text),
         detail=detail if detail in DETAILS else "",
     )
+
+
+def _type_of(kind: str, mime: str, data: str) -> str | None:
+    """What data is, by its bytes where these tell; None where it is not what its block says.
+
+    Providers look, too, and refuse a request with one picture that is none, or is called another.
+    """
+    if not data:
+        return mime
+    if kind == "image":
+        return filetypes.picture_type(filetypes.beginning(data))
+    if kind != "file" or mime not in ("", filetypes.PDF):
+        return mime
+    if filetypes.is_pdf(filetypes.beginning(data)):
+        return filetypes.PDF
+    return None if mime else ""
 
 
 def _is_base64(data: str) -> bool:

@@ -27,6 +27,7 @@ from agents.models import Blob
 from agents.names import escape_name
 from conversations import conf
 from conversations.exceptions import BadMediaError, MediaError, MediaRefusedError, MediaUnavailableError
+from conversations.filetypes import PDF, PICTURES, fits, picture_type
 from conversations.messages import StoredMessage
 from conversations.providers import SHORT_NAMES, get_provider
 from conversations.providers.base import TextProvider
@@ -50,22 +51,13 @@ MAX_SENT = 10
 SENT_MAX_AGE = 2 * 86_400
 SENT_SALT = "conversations.media.sent"
 
-#: Pictures that models and browsers know, by how their bytes begin.
-_SIGNATURES: tuple[tuple[bytes, int, str], ...] = (
-    (b"\x89PNG\r\n\x1a\n", 0, "image/png"),
-    (b"\xff\xd8\xff", 0, "image/jpeg"),
-    (b"GIF87a", 0, "image/gif"),
-    (b"GIF89a", 0, "image/gif"),
-    (b"WEBP", 8, "image/webp"),
-)
-PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 #: What a browser shows in place: nothing of it can run. Everything else is for saving.
 INLINE = PICTURES | {
     "audio/mpeg", "audio/mp4", "audio/aac", "audio/ogg", "audio/wav", "audio/webm", "audio/amr",
     "video/mp4", "video/3gpp", "video/webm", "video/quicktime",
 }  # fmt: skip
 #: What is put into a rendering for a model; adapters say what they cannot take in words.
-_FOR_MODELS = PICTURES | {"application/pdf", "audio/mpeg", "audio/mp3", "audio/wav", "audio/x-wav"}
+_FOR_MODELS = PICTURES | {PDF, "audio/mpeg", "audio/mp3", "audio/wav", "audio/x-wav"}
 
 
 # In
@@ -188,14 +180,6 @@ def _checked_type(found: Fetched, announced: str) -> str:
 def _is_kept(content_type: str) -> bool:
     allowed = conf.get("SMS_MEDIA_TYPES")
     return content_type in allowed or f"{content_type.split('/')[0]}/*" in allowed
-
-
-def picture_type(body: bytes) -> str | None:
-    """The type of a picture that models and browsers know, by its first bytes."""
-    for mark, place, content_type in _SIGNATURES:
-        if body[place : place + len(mark)] == mark and (place == 0 or body.startswith(b"RIFF")):
-            return content_type
-    return None
 
 
 def _credentials(url: str) -> dict[str, str]:
@@ -345,8 +329,8 @@ def blob_key(part: Mapping[str, Any]) -> str:
 async def for_models(turn: Turn, messages: Sequence[StoredMessage]) -> list[StoredMessage]:
     """The messages with the files themselves in their content blocks, in place of our addresses.
 
-    The newest first, up to MAX_WINDOW_MEDIA_BYTES; what is beyond that, gone, or of a type that no model
-    takes becomes a block without data, which adapters say in words. Blocks without a file stay as they are.
+    The newest first, up to MAX_WINDOW_MEDIA_BYTES; what is beyond that, gone, or of a type or size that no
+    model takes becomes a block without data, which adapters say in words. Blocks without a file stay.
     """
     keys = [
         (at, place, blob_key(part))
@@ -363,7 +347,7 @@ async def for_models(turn: Turn, messages: Sequence[StoredMessage]) -> list[Stor
         part = filled[at][place]
         part.pop("url", None)
         info = await blobs.info(key)
-        if info is None or info.content_type.split(";")[0] not in _FOR_MODELS or info.size > left:
+        if info is None or info.size > left or not _is_for_models(info):
             continue
         try:
             data = await blobs.get(key)
@@ -375,6 +359,11 @@ async def for_models(turn: Turn, messages: Sequence[StoredMessage]) -> list[Stor
     return [
         replace(message, parts=filled[at]) if at in filled else message for at, message in enumerate(messages)
     ]
+
+
+def _is_for_models(info: agents_blobs.BlobInfo) -> bool:
+    content_type = info.content_type.split(";")[0]
+    return content_type in _FOR_MODELS and (content_type not in PICTURES or fits(info.size))
 
 
 def _blobs_of(turn: Turn) -> Blobs:

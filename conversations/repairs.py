@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from conversations.adapters.ids import NAME_LENGTH, OPENAI_ID_LENGTH, STRICT
-from conversations.adapters.repair import blocks_of
-from conversations.content import Media, Text
+from conversations.adapters.repair import blocks_of, is_left_out
+from conversations.content import Media
 from conversations.messages import StoredMessage, ToolCall
 
 #: Each kind of finding: what is sent instead, and who would have refused it.
@@ -26,6 +26,7 @@ KINDS = {
     "illegal_name": "sent with legal characters and a digest; refused by all",
     "late_result": "sent right behind its call; refused by all",
     "missing_result": "a result that says so is sent, as an error; refused by all",
+    "mistyped_media": "sent as what its bytes are; refused by Anthropic and OpenAI",
     "orphan_result": "left out; refused by all",
     "result_out_of_order": "sent in call order; refused by nobody we know, mistaken by some",
     "reused_id": "the later call is sent with an id of its own; refused by Anthropic",
@@ -76,7 +77,7 @@ def findings(messages: Iterable[StoredMessage]) -> Iterator[Finding]:
             yield from _of_result(message, callers.get(message.tool_call_id or ""), newest)
             continue
         yield from _of_message(message)
-        if _is_left_out(message):
+        if is_left_out(message):
             continue
         if message.role == "system" and said_anything:
             yield Finding(message.seq, "system_in_the_middle", "a system message behind the first words")
@@ -119,7 +120,7 @@ def _of_result(
 def _of_message(message: StoredMessage) -> Iterator[Finding]:
     if message.role == "user" and not blocks_of(message):
         yield Finding(message.seq, "blank_user_message", "it says nothing")
-    elif _is_left_out(message):
+    elif is_left_out(message):
         yield Finding(message.seq, "blank_message", f"a message of the {message.role} that says nothing")
     if message.name and not _is_legal(message.name, NAME_LENGTH):
         yield Finding(message.seq, "illegal_name", f"the name {message.name!r:.80}")
@@ -142,14 +143,14 @@ def _of_calls(message: StoredMessage, callers: Mapping[str, _Caller]) -> Iterato
 
 def _of_media(message: StoredMessage) -> Iterator[Finding]:
     for block in blocks_of(message):
-        if isinstance(block, Media) and not (block.data or block.url or block.file_id or block.text.strip()):
+        if not isinstance(block, Media):
+            continue
+        if not (block.data or block.url or block.file_id or block.text.strip()):
             yield Finding(message.seq, "unusable_media", f"{block.note()} holds nothing that can be sent")
-
-
-def _is_left_out(message: StoredMessage) -> bool:
-    if message.role == "user" or message.tool_calls:
-        return False
-    return not any(isinstance(block, Text | Media) for block in blocks_of(message))
+        elif block.data and block.mistaken:
+            yield Finding(
+                message.seq, "mistyped_media", f"{block.note()} is {block.mime}, not {block.mistaken}"
+            )
 
 
 def _is_legal(text: str, max_length: int) -> bool:

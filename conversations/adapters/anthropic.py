@@ -19,6 +19,7 @@ from conversations.adapters.repair import CallBlock, Exchange, RenderBlock, Resu
 from conversations.adapters.values import as_arguments, as_json
 from conversations.adapters.windows import SUMMARY_SEQ
 from conversations.content import Media, Other, Reasoning, Text
+from conversations.filetypes import PDF, PICTURES
 from conversations.messages import StoredMessage
 
 #: Where, in a message's metadata, that stands which Anthropic said of the answer: id, model, usage ...
@@ -27,7 +28,6 @@ KEY = "anthropic"
 BEGINNING = "(The assistant wrote first.)"
 ENDING = "(No new message from the user.)"
 
-_IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 #: Tools that Anthropic runs itself: their calls and results stand in one message, and go back as they came.
 _SERVER_TOOLS = frozenset(
     {
@@ -230,7 +230,7 @@ def _media(block: Media) -> dict[str, Any] | None:
     if kind is None:
         return None
     source: dict[str, Any] | None = None
-    if block.data and (block.mime in _IMAGES if kind == "image" else block.mime == "application/pdf"):
+    if block.data and (block.mime in PICTURES if kind == "image" else block.mime == PDF):
         source = {"type": "base64", "media_type": block.mime, "data": block.data}
     elif kind == "document" and block.text.strip():
         source = {"type": "text", "media_type": "text/plain", "data": block.text}

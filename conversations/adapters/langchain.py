@@ -276,7 +276,7 @@ def _reasoning(block: Reasoning, from_langchain: bool) -> dict[str, Any] | None:
 
 
 def _media(block: Media) -> dict[str, Any]:
-    if _is_standard(block.given, "image", "audio", "video", "file", "text-plain"):
+    if _is_standard(block.given, "image", "audio", "video", "file", "text-plain") and _is_whole(block):
         return as_json(block.given)
     made: dict[str, Any] = {"type": block.kind}
     if block.mime:
@@ -294,6 +294,17 @@ def _media(block: Media) -> dict[str, Any]:
     if block.name:
         made["extras"] = {"filename": block.name}
     return made
+
+
+def _is_whole(block: Media) -> bool:
+    """Whether a block can go as it came: its data, if it holds any, is what it says, and not left out."""
+    given = block.given or {}
+    inline = given.get("base64") or given.get("data") or _str(given.get("url")).startswith("data:")
+    return not inline or bool(block.data and not block.mistaken and given.get("mime_type"))
+
+
+def _str(value: Any) -> str:
+    return value if isinstance(value, str) else ""
 
 
 # In

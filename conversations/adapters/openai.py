@@ -19,12 +19,12 @@ from conversations.adapters.ids import ANYTHING, NAME_LENGTH, OPENAI_ID_LENGTH, 
 from conversations.adapters.repair import Exchange, RenderBlock, exchanges
 from conversations.adapters.values import as_arguments, canonical
 from conversations.content import Media, Reasoning, notes_and_text
+from conversations.filetypes import PDF, PICTURES
 from conversations.messages import StoredMessage
 
 #: Where, in a message's metadata, that stands which OpenAI said of the answer: id, model, usage ...
 KEY = "openai"
 
-IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 #: Sounds that ``input_audio`` takes, by MIME type.
 _AUDIO = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mp3": "mp3", "audio/mpeg": "mp3"}
 
@@ -120,15 +120,17 @@ def _media(block: RenderBlock) -> dict[str, Any] | None:
         return {"type": "input_audio", "input_audio": {"data": block.data, "format": _AUDIO[block.mime]}}
     if block.kind == "file" and block.file_id.startswith("file-"):
         return {"type": "file", "file": {"file_id": block.file_id}}
-    if block.kind == "file" and (inline := data_url(block)):
+    # "Expected a base64-encoded data URL with an application/pdf MIME type": the Responses API takes more.
+    if block.kind == "file" and block.mime == PDF and (inline := data_url(block)):
         return {"type": "file", "file": {"file_data": inline, "filename": block.name or "file"}}
     return None
 
 
 def image_url(block: Media) -> str:
     """The address of an image, inline or on the web; empty where OpenAI could not take it."""
-    url = data_url(block) if block.mime in IMAGES else block.url
-    return url if url.startswith(("data:", "http://", "https://")) else ""
+    if block.mime in PICTURES and (inline := data_url(block)):
+        return inline
+    return block.url if block.url.startswith(("http://", "https://")) else ""
 
 
 def data_url(block: Media) -> str:

@@ -11,6 +11,7 @@ The rules (docs/messages.md has them with their reasons):
   first call with that id that has no result yet. It moves to its call, over whatever came between.
 - A call without a result gets one that says so, as an error.
 - A further result of a call, and a result without a call, are left out: the first one is what the model saw.
+- A picture that is larger than providers take has no data: a note stands for it.
 - Blank text is left out. A blank user message stays, as a note: it may be the one to answer.
 
 Nothing here changes a message, and repairing what was repaired changes nothing.
@@ -19,10 +20,11 @@ Nothing here changes a message, and repairing what was repaired changes nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from conversations.content import Block, CallPlace, Media, Other, Reasoning, Text, notes_and_text, read_parts
+from conversations.filetypes import MAX_PICTURE
 from conversations.messages import StoredMessage, ToolCall
 
 INTERRUPTED = "Error: this tool call was interrupted before it gave a result."
@@ -124,7 +126,7 @@ def exchanges(messages: Sequence[StoredMessage]) -> list[Exchange]:
             place = caller.get(message.tool_call_id or "")
             if place is not None:
                 _answer(kept[place], answers[place], message)
-        elif not _says_nothing(message):
+        elif not is_left_out(message):
             for call in message.tool_calls:
                 caller[call.id] = len(kept)
             answers[len(kept)] = [None] * len(message.tool_calls)
@@ -141,7 +143,7 @@ def blocks_of(message: StoredMessage) -> list[RenderBlock]:
     ``parts`` with text are the whole message. ``parts`` without are beside ``content``, which then comes
     first (after what the model thought). Calls stand where parts name them, or at the end.
     """
-    read: list[Block] = read_parts(message.parts)
+    read: list[Block] = [_without_excess(block) for block in read_parts(message.parts)]
     if message.role != "assistant":
         read = [block for block in read if not isinstance(block, Reasoning)]
     if message.content.strip() and not any(isinstance(block, Text) for block in read):
@@ -162,6 +164,11 @@ def blocks_of(message: StoredMessage) -> list[RenderBlock]:
     return blocks
 
 
+def _without_excess(block: Block) -> Block:
+    too_large = isinstance(block, Media) and block.kind == "image" and len(block.data) > MAX_PICTURE
+    return replace(block, data="") if isinstance(block, Media) and too_large else block
+
+
 def _answer(caller: StoredMessage, answers: list[StoredMessage | None], result: StoredMessage) -> None:
     for index, call in enumerate(caller.tool_calls):
         if call.id == result.tool_call_id and answers[index] is None:
@@ -169,7 +176,8 @@ def _answer(caller: StoredMessage, answers: list[StoredMessage | None], result: 
             return
 
 
-def _says_nothing(message: StoredMessage) -> bool:
+def is_left_out(message: StoredMessage) -> bool:
+    """Whether a message that is no result says nothing that any provider takes."""
     if message.role == "user" or message.tool_calls or (not message.parts and message.content.strip()):
         return False
     return not any(isinstance(block, Text | Media) for block in blocks_of(message))

@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from conversations.messages import StoredMessage, message_of, row_of
+from tests.conversations.files import GIF, JPEG, PDF, PNG
 
 AT = dt.datetime(2026, 5, 1, 12, tzinfo=dt.UTC)
 
@@ -81,13 +82,19 @@ PARTS = st.sampled_from(
         {"type": "text", "text": "from a part"},
         {"type": "text"},
         {"type": "image", "url": "https://example.org/a.png"},
+        {"type": "image", "base64": PNG, "mime_type": "image/png"},
+        {"type": "image", "base64": JPEG, "mime_type": "image/png"},
         {"type": "image", "base64": "aGk=", "mime_type": "image/png"},
+        {"type": "image", "url": "https://example.org/a.png", "mime_type": "image/png"},
+        {"type": "image", "url": "data:image/svg+xml,<svg/>"},
         {"type": "image", "base64": "not base64", "mime_type": "image/png"},
         {"type": "image", "base64": b"hi", "mime_type": "image/tiff"},
-        {"type": "image", "source": {"type": "base64", "media_type": "image/gif", "data": "aGk="}},
-        {"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,aGk="}},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/gif", "data": GIF}},
+        {"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{JPEG}"}},
         {"type": "image_url"},
-        {"type": "file", "base64": "aGk=", "mime_type": "application/pdf", "extras": {"filename": "a.pdf"}},
+        {"type": "file", "base64": PDF, "mime_type": "application/pdf", "extras": {"filename": "a.pdf"}},
+        {"type": "file", "base64": "aGk=", "mime_type": "application/pdf"},
+        {"type": "file", "base64": "aGk=", "mime_type": "text/csv"},
         {"type": "file", "file": {"file_id": "file-1"}},
         {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "words"}},
         {"type": "audio", "base64": "aGk=", "mime_type": "audio/wav"},
@@ -106,7 +113,7 @@ PARTS = st.sampled_from(
         {"type": "input_image", "image_url": "https://example.org/a.png", "detail": "low"},
         {"type": "input_image", "file_id": "file-1"},
         {"type": "input_file", "file_url": "https://example.org/a.pdf"},
-        {"type": "input_file", "file_data": "data:application/pdf;base64,aGk=", "filename": "a.pdf"},
+        {"type": "input_file", "file_data": f"data:application/pdf;base64,{PDF}", "filename": "a.pdf"},
         {"type": "audio", "id": "audio_1", "transcript": "what was said"},
         {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"},
         {"type": "reasoning", "id": "rs_2", "summary": [SUMMARY], "encrypted_content": "gAAB"},

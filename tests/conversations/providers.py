@@ -7,15 +7,42 @@ nothing here is shared with it.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Callable
 from typing import Any
 
+from tests.conversations.files import BEGINNINGS
 from tests.conversations.sdk_types import ANTHROPIC, OPENAI, RESPONSES, check_types
 
 STRICT = re.compile(r"[a-zA-Z0-9_-]+")
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+#: What Anthropic and Bedrock take of one image: characters of its base64.
+IMAGE_LENGTH = 5_242_880
+
+
+def check_inline(media_type: str, data: str) -> None:
+    """A picture or a PDF must be one: providers look at the bytes."""
+    body = base64.b64decode(data, validate=True)
+    if media_type.startswith("image/"):
+        assert len(data) <= IMAGE_LENGTH
+        assert body.startswith(BEGINNINGS[media_type])
+        assert media_type != "image/webp" or body[8:12] == b"WEBP"
+    if media_type == "application/pdf":
+        assert b"%PDF-" in body[:1024]
+
+
+def check_address(url: str, *schemes: str) -> None:
+    """An address of its own, or data in it that is what it says."""
+    if url.startswith("data:"):
+        media_type, _, data = url.removeprefix("data:").partition(";base64,")
+        assert data
+        check_inline(media_type, data)
+    else:
+        assert url.startswith(schemes or ("https://", "http://"))
 
 
 def strict_json(value: Any) -> str:
@@ -66,6 +93,11 @@ def _check_openai_content(content: Any) -> None:
     for part in content:
         if part["type"] == "text":
             assert part["text"].strip()
+        if part["type"] == "image_url":
+            check_address(part["image_url"]["url"])
+        if part["type"] == "file" and "file_data" in part["file"]:
+            assert part["file"]["file_data"].startswith("data:application/pdf;base64,")
+            check_address(part["file"]["file_data"])
 
 
 def check_responses(items: list[dict[str, Any]]) -> None:
@@ -116,9 +148,13 @@ def _check_responses_content(content: Any) -> None:
             assert part["text"].strip()
         elif part["type"] == "input_image":
             assert part.get("image_url") or part.get("file_id")
+            if part.get("image_url"):
+                check_address(part["image_url"])
         else:
             assert part["type"] == "input_file"
             assert part.get("file_data") or part.get("file_url") or part.get("file_id")
+            if part.get("file_data"):
+                check_address(part["file_data"], "data:")
 
 
 def check_anthropic(turns: list[dict[str, Any]]) -> None:
@@ -192,9 +228,12 @@ def _check_anthropic_block(block: dict[str, Any], role: str) -> None:
     elif kind == "image":
         source = block["source"]
         if source["type"] == "base64":
-            assert source["media_type"] in ("image/jpeg", "image/png", "image/gif", "image/webp")
+            check_inline(source["media_type"], source["data"])
     else:
         assert kind == "document" and role == "user"
+        if block["source"]["type"] == "base64":
+            assert block["source"]["media_type"] == "application/pdf"
+            check_inline("application/pdf", block["source"]["data"])
 
 
 def check_ai_sdk(messages: list[dict[str, Any]]) -> None:
@@ -212,6 +251,8 @@ def check_ai_sdk(messages: list[dict[str, Any]]) -> None:
         for part in message["parts"]:
             if part["type"] == "text":
                 assert part["text"].strip()
+            if part["type"] == "file" and part["url"].startswith("data:"):
+                check_address(part["url"])
             if part["type"].startswith("tool-"):
                 assert message["role"] == "assistant"
                 assert STRICT.fullmatch(part["toolCallId"]) and part["toolCallId"] not in calls
@@ -242,6 +283,8 @@ def check_langchain_messages(messages: list[dict[str, Any]]) -> None:
             assert isinstance(block["type"], str)
             if block["type"] == "text":
                 assert block["text"].strip()
+            if block.get("base64"):
+                check_inline(block["mime_type"], block["base64"])
         if message["type"] == "tool":
             assert waiting and message["tool_call_id"] == waiting.pop(0)
             assert message["status"] in ("success", "error")

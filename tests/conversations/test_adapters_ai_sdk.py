@@ -13,6 +13,7 @@ from conversations.adapters import from_ai_sdk, to_ai_sdk, to_anthropic, to_open
 from conversations.adapters.repair import INTERRUPTED
 from conversations.messages import StoredMessage
 from tests.conversations.ai_sdk import AiSdk, installed
+from tests.conversations.files import PNG
 from tests.conversations.logs import RANDOM_LOGS, call, log_of, result
 from tests.conversations.providers import check_ai_sdk
 
@@ -74,7 +75,7 @@ def test_messages_come_back_as_they_went():
                 {
                     "type": "file",
                     "mediaType": "image/png",
-                    "url": "data:image/png;base64,aGk=",
+                    "url": f"data:image/png;base64,{PNG}",
                     "filename": "a.png",
                 },
                 {"type": "file", "mediaType": "application/pdf", "url": "https://example.org/a.pdf"},

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from conversations.adapters import system_prompt, to_anthropic
 from conversations.adapters.anthropic import BEGINNING, ENDING
 from conversations.adapters.repair import INTERRUPTED, NO_OUTPUT
+from tests.conversations.files import JPEG, PDF, PNG
 from tests.conversations.logs import call, log_of, result
 from tests.conversations.providers import check_anthropic
 
@@ -185,15 +186,15 @@ def test_no_assistant_turn_ends_with_thinking():
 
 
 def test_images_and_documents_are_sent_also_from_tools_and_what_cannot_be_is_noted():
-    image = {"type": "image", "base64": "aGk=", "mime_type": "image/png"}
+    image = {"type": "image", "base64": PNG, "mime_type": "image/png"}
     log = log_of(
         [
             {
                 "role": "user",
                 "content": "",
                 "parts": [
-                    {"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,aGk="}},
-                    {"type": "file", "base64": "aGk=", "mime_type": "application/pdf", "filename": "a.pdf"},
+                    {"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{JPEG}"}},
+                    {"type": "file", "base64": PDF, "mime_type": "application/pdf", "filename": "a.pdf"},
                     {"type": "image", "url": "http://example.org/a.png"},
                     {"type": "image", "base64": "broken", "mime_type": "image/png"},
                     {"type": "audio", "base64": "aGk=", "mime_type": "audio/wav"},
@@ -205,10 +206,10 @@ def test_images_and_documents_are_sent_also_from_tools_and_what_cannot_be_is_not
     )
     turns = to_anthropic(log)
     assert turns[0]["content"] == [
-        {"type": "image", "source": {"type": "base64", "media_type": "image/jpeg", "data": "aGk="}},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/jpeg", "data": JPEG}},
         {
             "type": "document",
-            "source": {"type": "base64", "media_type": "application/pdf", "data": "aGk="},
+            "source": {"type": "base64", "media_type": "application/pdf", "data": PDF},
             "title": "a.pdf",
         },
         {"type": "text", "text": "[image: http://example.org/a.png]"},
@@ -217,7 +218,7 @@ def test_images_and_documents_are_sent_also_from_tools_and_what_cannot_be_is_not
     ]
     assert turns[2]["content"][0]["content"] == [
         {"type": "text", "text": "a chart"},
-        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}},
     ]
     check_anthropic(turns)
 

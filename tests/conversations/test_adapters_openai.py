@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import json
 import re
@@ -12,6 +13,7 @@ import pytest
 
 from conversations.adapters import to_openai
 from conversations.adapters.repair import INTERRUPTED
+from tests.conversations.files import PDF, PNG
 from tests.conversations.logs import call, log_of, result
 from tests.conversations.providers import check_openai
 
@@ -158,10 +160,10 @@ def test_a_users_image_and_file_are_sent_and_what_cannot_be_is_noted():
                     "content": "look",
                     "parts": [
                         {"type": "image", "url": "https://example.org/a.png"},
-                        {"type": "image", "base64": b"hi", "mime_type": "image/png"},
+                        {"type": "image", "base64": base64.b64decode(PNG), "mime_type": "image/png"},
                         {
                             "type": "file",
-                            "base64": "aGk=",
+                            "base64": PDF,
                             "mime_type": "application/pdf",
                             "filename": "a.pdf",
                         },
@@ -176,8 +178,8 @@ def test_a_users_image_and_file_are_sent_and_what_cannot_be_is_noted():
     assert rendered[0]["content"] == [
         {"type": "text", "text": "look"},
         {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
-        {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}},
-        {"type": "file", "file": {"file_data": "data:application/pdf;base64,aGk=", "filename": "a.pdf"}},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}},
+        {"type": "file", "file": {"file_data": f"data:application/pdf;base64,{PDF}", "filename": "a.pdf"}},
         {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "mp3"}},
         {"type": "text", "text": "[file: b.pdf]"},
         {"type": "text", "text": "[weather_card]"},

@@ -17,6 +17,7 @@ from conversations import adapters
 from conversations.content import Media, Reasoning, read_parts
 from conversations.messages import StoredMessage
 from tests.conversations.conftest import Conversation
+from tests.conversations.files import PNG
 from tests.conversations.logs import call, log_of, result
 from tests.conversations.providers import CHECKS, check_anthropic, check_openai, check_responses
 
@@ -386,7 +387,7 @@ PLAIN = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text("ab", max_size=3), inner, max_size=2),
     max_leaves=4,
 )
-IMAGE = {"type": "image", "base64": "aGk=", "mime_type": "image/png"}
+IMAGE = {"type": "image", "base64": PNG, "mime_type": "image/png"}
 SEEN = {"type": "image", "url": "https://example.org/a.png"}
 SIGNED = {"type": "reasoning", "reasoning": "hm", "extras": {"signature": "EqQB"}}
 

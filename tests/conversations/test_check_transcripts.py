@@ -17,6 +17,7 @@ from conversations.adapters.windows import messages_of
 from conversations.messages import StoredMessage, row_of
 from conversations.models import Message
 from conversations.repairs import KINDS, findings
+from tests.conversations.files import JPEG
 from tests.conversations.logs import RANDOM_LOGS, call, log_of, result
 
 HEALTHY: list[Any] = [
@@ -76,6 +77,16 @@ DAMAGED: dict[str, tuple[list[Any], list[tuple[int, str]]]] = {
     "an image that holds nothing": (
         [{"role": "user", "content": "see", "parts": [{"type": "image", "base64": "?"}]}],
         [(1, "unusable_media")],
+    ),
+    "a picture that is called another": (
+        [
+            {
+                "role": "user",
+                "content": "see",
+                "parts": [{"type": "image", "base64": JPEG, "mime_type": "image/png"}],
+            }
+        ],
+        [(1, "mistyped_media")],
     ),
 }
 

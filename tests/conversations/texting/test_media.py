@@ -33,6 +33,7 @@ from conversations import fetch as fetching
 from conversations import media, outbox
 from conversations.exceptions import BadMediaError, MediaRefusedError, MediaUnavailableError
 from conversations.fetch import fetch
+from conversations.filetypes import MAX_PICTURE
 from conversations.models import InboundText, Message, OutboundText
 from conversations.providers import memory
 from conversations.sandbox import Sandbox
@@ -385,6 +386,22 @@ def test_a_picture_is_fetched_with_the_providers_key_and_kept_with_the_conversat
         blob.key,
     )
     assert Message.objects.get().content == words
+
+
+def test_a_picture_that_no_model_takes_for_its_size_is_kept_shown_and_named_to_models(sandbox, settings):
+    limits = {"MAX_MEDIA_BYTES": MAX_PICTURE, "MAX_RESULT_BYTES": 8 * MAX_PICTURE}
+    settings.AGENTS = {**settings.AGENTS, **limits}
+    largest = PNG + bytes(MAX_PICTURE * 3 // 4 - len(PNG))
+    text(
+        sandbox,
+        "telnyx",
+        "",
+        sandbox.picture(largest, "image/png"),
+        sandbox.picture(largest + b"1", "image/png"),
+    )
+    (turn,) = TextedAgent.named(THEIRS).sync.for_models()["openai"]
+    assert [block["type"] for block in turn["content"]] == ["image_url", "text"]
+    assert [blob.size for blob in Blob.objects.order_by("size")] == [len(largest), len(largest) + 1]
 
 
 def test_models_get_the_picture_itself_and_every_format_has_something_to_say(sandbox):
