@@ -30,7 +30,9 @@ from agents.names import check_name, escape_name, unescape_name
 from agents.permissions import is_operator, may
 from agents.saying import MAX_ID, RECEIVE, key_of, saying
 from conversations import shown, transcripts
+from conversations.addresses import is_own
 from conversations.content import Media, read_parts
+from conversations.filetypes import PICTURES
 from conversations.messages import COLUMNS, StoredMessage
 from conversations.models import Message, Role
 from conversations.transcripts import Call, Entry
@@ -38,8 +40,6 @@ from conversations.transcripts import Call, Entry
 #: Messages shown first, and with each step back; fewer where they are long.
 SHOWN = 50
 SHOWN_BYTES = 1024 * 1024
-#: Pictures that a page shows in place: no other kind can hold a script.
-PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +226,7 @@ def _picture(block: Any) -> str:
         return ""
     if block.data and block.mime in PICTURES:
         return f"data:{block.mime};base64,{block.data}"
-    is_ours = block.url.startswith("/") and not block.url.startswith(("//", "/\\"))
-    return block.url if is_ours or urlsplit(block.url).scheme == "https" else ""
+    return block.url if is_own(block.url) or urlsplit(block.url).scheme == "https" else ""
 
 
 def _with_name_escaped(request: HttpRequest, kind: str, typed: str) -> HttpResponseBase:

@@ -10,14 +10,14 @@ from typing import Any
 from django.db.models import Value
 from django.db.models.functions import Left
 
+from conversations.addresses import is_own
 from conversations.content import CallPlace, Media, Other, Reasoning, read_parts
+from conversations.filetypes import PICTURES
 from conversations.messages import COLUMNS, StoredMessage, message_of
 from conversations.models import Message
 
 #: Messages of one page.
 PAGE = 50
-#: Pictures that a page shows in place: no other kind can hold a script.
-PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 #: Characters of one text that a page shows; the message's own page shows all.
 TEXT_SHOWN = 10_000
 
@@ -112,8 +112,7 @@ def _entry(pk: int, message: StoredMessage, tools: dict[str, str], limit: int) -
 
 def own_address(block: Any) -> str:
     """Where this site itself serves a picture or file; empty for everything else."""
-    address = block.url if isinstance(block, Media) else ""
-    return address if address.startswith("/") and not address.startswith(("//", "/\\")) else ""
+    return block.url if isinstance(block, Media) and is_own(block.url) else ""
 
 
 def _file(block: Media) -> tuple[str, str, bool]:
