@@ -71,7 +71,7 @@ export class Timed extends Actor {
     const { at, names } = timers(text, from);
     for (const timer of names) {
       facts.set(timer, at);
-      this.schedule(timer, "fire", timer, at * 1000);
+      this.schedule(timer, "fire", timer, Math.ceil(at * 1000)); // alarms have whole milliseconds
     }
     await this.arm();
   }
