@@ -211,15 +211,20 @@ def plot(result: dict[str, Any]) -> None:
     import pygal
     from pygal.style import CleanStyle
 
+    main = [row for row in result["table"] if row["main"]]
+    paces = {
+        name: [1 / row["ratios"][name] if row["ratios"].get(name) else None for row in main]
+        for name in labels(result)
+    }
+    widest = max((pace for of in paces.values() for pace in of if pace), default=1.0)
     chart = pygal.HorizontalBar(
         style=CleanStyle, width=900, height=620, legend_at_bottom=True, legend_at_bottom_columns=2,
-        range=(0, 1.2), truncate_legend=-1, js=[], show_y_guides=True, print_values=True,
+        range=(0, max(1.2, widest)), truncate_legend=-1, js=[], show_y_guides=True, print_values=True,
         value_formatter=lambda value: f"{value:.2f}",
         title="What each reaches of this project's pace (1.00: the same)",
     )  # fmt: skip
-    main = [row for row in result["table"] if row["main"]]
     chart.x_labels = [row["says"].split(",")[0] for row in main]
     for name, label in labels(result).items():
-        chart.add(label, [1 / row["ratios"][name] if row["ratios"].get(name) else None for row in main])
+        chart.add(label, paces[name])
     PLOT.parent.mkdir(exist_ok=True)
     PLOT.write_bytes(chart.render())
