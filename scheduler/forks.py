@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.core.files.storage import default_storage
-from django.db import transaction
-from django.db.models import Max
+from django.db import connection, transaction
+from django.db.models import AutoField, Max, QuerySet
 
 from agents import past
 from agents.blobs import FOLDER
@@ -35,6 +35,8 @@ LONGEST_PAUSE = 5.0
 #: Inputs of one fork.
 MOST = 1000
 BATCH = 1000
+#: Pages of the database that are copied at a time, 4 KiB each.
+PAGES = 250
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,10 @@ def fork(kind: str, name: str, version: int, *, by: str, reason: str = "") -> Fo
     paths: list[str] = []
     try:
         with transaction.atomic():
+            if connection.vendor == "postgresql":
+                with connection.cursor() as cursor:
+                    # One moment of the database's, without a lock: the actor goes on while it is copied.
+                    cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             made = _fork(kind, name, version, by, reason, paths)
             announce(get_store().realarm(made.actor.pk))
     except BaseException:
@@ -66,8 +72,7 @@ def fork(kind: str, name: str, version: int, *, by: str, reason: str = "") -> Fo
 
 
 def _fork(kind: str, name: str, version: int, by: str, reason: str, paths: list[str]) -> Fork:
-    # Locked: no commit changes it while it is read.
-    actor = Actor.objects.select_for_update(no_key=True).filter(kind=kind, name=name).first()
+    actor = Actor.objects.filter(kind=kind, name=name).first()
     if actor is None:
         raise ForkError(f"there is no {kind}/{name}")
     turn = TurnRecord.objects.filter(actor=actor, version=version).first()
@@ -87,6 +92,9 @@ def _fork(kind: str, name: str, version: int, by: str, reason: str, paths: list[
         kind=kind,
         name=f"fork-{uuid.uuid4().hex[:12]}",
         sandbox=True,
+        # As if one commit had made all of it: an actor at version 0 has written nothing, and is not looked
+        # into for pages of a database.
+        version=1,
         started=first.version > 1,
         state=past.state_at(actor, first.version - 1),
         seq=seq,
@@ -116,14 +124,24 @@ def _inputs(actor: Actor, turn: TurnRecord) -> list[Attempt]:
 
 
 def _copy_messages(actor: Actor, copy: Actor, seq: int) -> None:
-    batch: list[Message] = []
-    for row in Message.objects.filter(actor=actor, seq__lte=seq).order_by("seq").iterator(chunk_size=BATCH):
-        row.pk, row.actor = None, copy
+    _copy_rows(Message.objects.filter(actor=actor, seq__lte=seq).order_by("seq"), copy, BATCH)
+
+
+def _copy_rows(rows: QuerySet[Any], copy: Actor, size: int, **changed: Any) -> None:
+    """Gives the copy rows like these, so many at a time."""
+    batch: list[Any] = []
+    counted = isinstance(rows.model._meta.pk, AutoField)
+    for row in rows.iterator(chunk_size=size):
+        row.actor = copy
+        if counted:
+            row.pk = None
+        for column, value in changed.items():
+            setattr(row, column, value)
         batch.append(row)
-        if len(batch) >= BATCH:
-            Message.objects.bulk_create(batch)
+        if len(batch) >= size:
+            rows.model._default_manager.bulk_create(batch)
             batch = []
-    Message.objects.bulk_create(batch)
+    rows.model._default_manager.bulk_create(batch)
 
 
 def _copy_present(actor: Actor, copy: Actor, turn: TurnRecord, paths: list[str]) -> list[str]:
@@ -132,25 +150,17 @@ def _copy_present(actor: Actor, copy: Actor, turn: TurnRecord, paths: list[str])
     newest = Page.objects.filter(actor=actor).aggregate(version=Max("version"))["version"] or 0
     if newest >= turn.version:
         changed.append("sql")
-    Page.objects.bulk_create(
-        [
-            Page(actor=copy, number=number, version=0, data=data)
-            for number, data in Page.objects.filter(actor=actor).values_list("number", "data")
-        ],
-        batch_size=100,
-    )
+    _copy_rows(Page.objects.filter(actor=actor).order_by("number"), copy, PAGES, version=copy.version)
     wrote = TurnRecord.objects.filter(actor=actor, version__gte=turn.version).values_list("wrote", flat=True)
     names = {name for what in wrote if what for name in what}
     changed += [word for name, word in (("keys", "keys"), ("files", "files")) if name in names]
-    StoredValue.objects.bulk_create(
-        [
-            StoredValue(actor=copy, key=key, value=value)
-            for key, value in StoredValue.objects.filter(actor=actor).values_list("key", "value")
-        ],
-        batch_size=BATCH,
-    )
+    _copy_rows(StoredValue.objects.filter(actor=actor).order_by("key"), copy, BATCH)
     for blob in Blob.objects.filter(actor=actor):
-        with default_storage.open(blob.path, "rb") as file:
+        try:
+            source = default_storage.open(blob.path, "rb")
+        except FileNotFoundError as error:
+            raise ForkError("a file of the actor was replaced meanwhile: fork it again") from error
+        with source as file:
             path = default_storage.save(f"{FOLDER}/{copy.pk}/{uuid.uuid4().hex}", file)
         paths.append(path)
         blob.pk, blob.actor, blob.path = None, copy, path

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from io import StringIO
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection, transaction
 
 from agents import Agent
 from agents.exceptions import ForkError
-from agents.models import Actor, Operation, TurnRecord
+from agents.models import Actor, Operation, Page, TurnRecord
 from agents.testing import advance, drain, reset_clock
+from agents.threads import with_connection
 from conversations import outbox
 from conversations.models import OutboundText
 from scheduler import forks
@@ -48,6 +51,18 @@ class ForkedAgent(Agent):
 
     async def calls(self, payload=None):
         await ForkedAgent.named("other").note("called")
+
+
+class ForkedLibrarian(Agent):
+    kind = "test-forked-librarian"
+
+    async def receive(self, message):
+        await self.sql.exec("CREATE TABLE IF NOT EXISTS books (title TEXT, body TEXT)")
+        await self.sql.exec("INSERT INTO books VALUES (?, ?)", message["text"], message["text"] * 4000)
+
+    async def titles(self):
+        rows = await self.sql.exec("SELECT title, length(body) AS size FROM books ORDER BY rowid")
+        return [(row["title"], row["size"]) for row in rows]
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +131,34 @@ def test_a_fork_from_a_task_of_its_own_begins_with_that_task():
     made = forks.fork("test-forked", THEIRS, version_of("process", 2), by="alice")
     copy = run_on(made)
     assert messages(copy) == [*messages(stub())[:-1], "new to three"]
+
+
+def test_a_copy_has_the_rows_of_the_database_in_its_first_turn_and_keeps_them():
+    live = ForkedLibrarian.named(THEIRS)
+    for words in ("one", "two", "six"):
+        live.sync.tell("receive", {"text": words})
+        drain(live)
+    before = live.sync.titles()
+    assert len(before) == 3 and Page.objects.count() > 9
+    made = forks.fork("test-forked-librarian", THEIRS, 3, by="alice")
+    assert made.as_of_now == ["sql"] and made.inputs == 1
+    copy = ForkedLibrarian.named(made.actor.name)
+    assert copy.sync.titles() == before
+    drain(copy)  # its first turn: the text comes once more, to what is there now
+    assert copy.sync.titles() == [*before, ("six", 12_000)]
+    assert live.sync.titles() == before
+    assert {found.check for found in audit(settled=0)}.isdisjoint({"versions", "pages"})
+
+
+@pytest.mark.postgres
+def test_an_actor_is_copied_without_its_lock():
+    talked()
+    with ThreadPoolExecutor(1) as thread, transaction.atomic():
+        Actor.objects.select_for_update(no_key=True).get(pk=row(stub()).pk)
+        version = version_of("process", 2)
+        forked = thread.submit(with_connection, forks.fork, "test-forked", THEIRS, version, by="alice")
+        assert forked.result(30).inputs == 1
+        thread.submit(lambda: connection.close()).result(30)
 
 
 def test_what_has_no_past_is_said():
