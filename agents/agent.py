@@ -519,7 +519,9 @@ class Agent(Generic[StateT]):
             from conversations.streams import mend
 
             await mend(self.messages)
-            await self.checkpoint()  # also if this turn fails
+            if turn.session is not None:
+                # Also if this turn fails. It doesn't say that on_create has run, which comes only now.
+                await turn.session.checkpoint(starts=False)
         if is_text(turn):
             await self.sms.begin()  # joins the turn, remembers who wrote, fetches their pictures
         if not turn.actor.started and type(self).on_create is not Agent.on_create:

@@ -67,13 +67,14 @@ class TurnSession:
         if self._under_way:
             await asyncio.wait(self._under_way)
 
-    async def checkpoint(self) -> None:
-        await self._apart(self._checkpoint)
+    async def checkpoint(self, *, starts: bool = True) -> None:
+        """``starts``: the turn is past its ``on_create``."""
+        await self._apart(lambda: self._checkpoint(starts))
 
-    def _checkpoint(self) -> Commit | None:
+    def _checkpoint(self, starts: bool) -> Commit | None:
         if not self._turn.wrote:
             return None
-        return commit_of(self._turn, self._claimed, "checkpoint", release=False)
+        return commit_of(self._turn, self._claimed, "checkpoint", release=False, starts=starts)
 
     async def load_steps(self) -> dict[tuple[str, int], Any]:
         task = self._turn.task

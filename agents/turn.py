@@ -342,10 +342,10 @@ class Turn:
         self.actor.version = version
         self.waits_for = None  # each commit clears it on the row
 
-    def settle_buffer(self, version: int, seq: int, cursor: int, state: Any) -> None:
+    def settle_buffer(self, version: int, seq: int, cursor: int, state: Any, *, started: bool = True) -> None:
         """The commit of what ``collect`` gave happened: its numbers and its state are the actor's."""
         self.settle(version)
-        self.actor.started |= not self.framework
+        self.actor.started |= started
         self.committed_seq, self.committed_cursor, self.committed_state = seq, cursor, state
         for part in self._parts_collected:
             quietly(part.committed)

@@ -18,6 +18,7 @@ def commit_of(
     release: bool = True,
     task: TaskEnd | None = None,
     next: Next | None = None,
+    starts: bool = True,
 ) -> Commit:
     """Everything that a turn buffered since its last commit, as one fenced transaction."""
     if not turn.wrote and task is None:
@@ -31,7 +32,7 @@ def commit_of(
         turn.id,
         turn.actor.version,
         dirty=True,
-        starts=not turn.framework,
+        starts=starts and not turn.framework,
         release=release,
         seq=turn.seq,
         cursor=turn.cursor,
@@ -52,7 +53,7 @@ def settle(turn: Turn, commit: Commit, committed: Committed) -> None:
         turn.settle(committed.version)
         return
     state = commit.state if commit.state_changed else turn.committed_state
-    turn.settle_buffer(committed.version, commit.seq, commit.cursor, state)
+    turn.settle_buffer(committed.version, commit.seq, commit.cursor, state, started=commit.starts)
 
 
 def record_of(

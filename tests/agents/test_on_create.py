@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from django.utils import timezone
 
 from agents.models import Actor
 from agents.testing import advance, drain
+from conversations.models import Stream
 from scheduler.models import Task
 from tests.agents.cast import Newborn, outside
 from tests.agents.facts import attempts, messages, row
@@ -61,6 +65,23 @@ def test_it_runs_in_the_next_task_of_the_same_drain_if_the_first_failed():
     assert attempts(stub) == ["failed", "done"]
     assert messages(stub) == ["created", "told"]
     assert outside == ["created", "told", "created", "told"]
+
+
+def test_it_runs_in_the_turn_that_mends_the_stream_of_a_first_turn_that_died():
+    stub = Newborn.named("n")
+    past = timezone.now() - dt.timedelta(minutes=5)
+    dead = {"token": uuid.uuid4(), "turn_id": uuid.uuid4(), "lease_expires_at": past}
+    actor = Actor.objects.create(kind="test-newborn", name="n", turn_started_at=past, **dead)
+    Stream.objects.create(
+        actor=actor, uid="s", turn_id=dead["turn_id"], number=1, take=1, chunks=0, role="assistant",
+        written_at=past,
+    )  # fmt: skip
+    assert stub.sync.greet() == 2
+    assert not Stream.objects.exists()
+    assert messages(stub) == ["created", "hello"]
+    assert row(stub).started
+    stub.sync.greet()
+    assert outside == ["created"]
 
 
 def test_it_runs_once_however_many_come_first():
