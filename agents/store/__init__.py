@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -37,6 +38,20 @@ def get_store() -> Store:
 
         return Store(SqliteStatements())
     raise ImproperlyConfigured(f"actors live in PostgreSQL or SQLite, not in {vendor}")
+
+
+# What a forked child must neither use nor close.
+_of_the_parent: list[Store] = []
+
+
+def _after_fork() -> None:
+    """The child's store begins without the connections that the parent's threads talk on."""
+    if get_store.cache_info().currsize:
+        _of_the_parent.append(get_store())
+        get_store.cache_clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def wake(alarms: Sequence[Alarm]) -> None:

@@ -26,6 +26,7 @@ from agents.exceptions import (
 )
 from agents.models import Actor, Event, TurnRecord
 from agents.runtime import get_runtime
+from agents.store.postgres import PostgresStatements
 from agents.testing import advance, drain, on_runtime
 from conversations.models import Message, OutboundText
 from scheduler.models import Attempt, Task
@@ -589,3 +590,30 @@ def test_a_forked_process_has_a_runtime_of_its_own():
     os.waitpid(pid, 0)
     assert stub.sync.add() == 42
     assert get_runtime() is parents
+
+
+@pytest.mark.postgres
+def test_the_store_of_a_forked_process_talks_on_a_connection_of_its_own():
+    """A thread of the parent has used the store before, and forks: its connection stays the parent's."""
+
+    def session() -> int:
+        statements = store.get_store().sql
+        assert isinstance(statements, PostgresStatements)
+        return statements._ask("SELECT pg_backend_pid()", convert=lambda rows: int(rows[0][0]))
+
+    parents = session()
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:  # the child
+        try:
+            own = session()
+            answer = f"{own == parents} {own == session()}"
+        except BaseException as error:
+            answer = repr(error)
+        os.write(write, answer.encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        assert pipe.read() == "False True"
+    os.waitpid(pid, 0)
+    assert session() == parents
