@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -70,7 +71,7 @@ def test_it_runs_in_the_next_task_of_the_same_drain_if_the_first_failed():
 def test_it_runs_in_the_turn_that_mends_the_stream_of_a_first_turn_that_died():
     stub = Newborn.named("n")
     past = timezone.now() - dt.timedelta(minutes=5)
-    dead = {"token": uuid.uuid4(), "turn_id": uuid.uuid4(), "lease_expires_at": past}
+    dead: dict[str, Any] = {"token": uuid.uuid4(), "turn_id": uuid.uuid4(), "lease_expires_at": past}
     actor = Actor.objects.create(kind="test-newborn", name="n", turn_started_at=past, **dead)
     Stream.objects.create(
         actor=actor, uid="s", turn_id=dead["turn_id"], number=1, take=1, chunks=0, role="assistant",
