@@ -287,7 +287,9 @@ class Agent(Generic[StateT]):
         """Runs ``fn(*args, **kwargs)`` once for all attempts of this task; returns its (codec-passed) result.
 
         ``fn`` is asynchronous, or synchronous and then run in a thread. The result is saved in a short
-        fenced transaction of its own before this returns. Uses of one name are told apart by their order.
+        fenced transaction of its own before this returns. Uses of one name are told apart by their order,
+        never by their arguments: what chooses these (a model's answer, say) must be remembered as well, or be
+        in the name (255 characters). Else a retry that comes another way gets the result of something else.
         Outside of tasks nothing is retried and nothing saved. A write through ``self`` inside ``fn`` raises
         StepWriteError; what ``fn`` raises is not remembered.
         """

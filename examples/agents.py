@@ -8,6 +8,7 @@ on the chat page sees the answer come word by word instead, and a retry starts i
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
@@ -79,7 +80,7 @@ class SupportAgent(Agent[SupportState]):
                 await self._replied(answer["content"])
                 return
             for call in answer["tool_calls"]:
-                result = await self.step("tool", run_tool, call["name"], call["args"])
+                result = await self.step(step_name(call), run_tool, call["name"], call["args"])
                 await self.messages.append(
                     {"role": "tool", "tool_call_id": call["id"], "name": call["name"], "content": result}
                 )
@@ -173,6 +174,16 @@ async def ask(
         raise ValueError("the model answered with nothing")
     asked = [{**call, "args": _arguments(call["args"])} for _, call in sorted(calls.items())]
     return {"content": content, "tool_calls": asked}
+
+
+def step_name(call: dict[str, Any]) -> str:
+    """The name under which a call's result is remembered: what is asked for.
+
+    An answer that was shown as it came is no step: a retry asks the model again, and it may call other tools,
+    or in another order, under ids that it has used before. By its place a call could get another's result.
+    """
+    asked = json.dumps([call["name"], call["args"]], sort_keys=True)
+    return f"tool {hashlib.sha256(asked.encode()).hexdigest()}"
 
 
 def run_tool(name: str, args: Any) -> str:

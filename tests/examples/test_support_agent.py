@@ -14,6 +14,7 @@ from conversations import media
 from conversations.models import Message, OutboundText, Stream
 from examples.agents import NUDGE, NUDGE_AFTER, SupportAgent
 from scheduler.models import Attempt, Task, TaskStatus
+from tests.examples.played_model import played_model
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -194,6 +195,40 @@ def test_a_model_that_is_away_fails_the_attempt_and_the_retry_answers_once(alice
     assert len(sent()) == 1
     outcomes = list(Attempt.objects.filter(method="process").order_by("id").values_list("outcome", flat=True))
     assert outcomes == ["failed", "done"]
+
+
+@pytest.mark.parametrize(
+    "ids", [["d1", "d2"], ["c1", "c2"]], ids=["with ids of its own", "with the same ids"]
+)
+def test_a_model_that_is_asked_again_and_calls_in_another_order_gets_each_calls_own_result(
+    alice, settings, ids
+):
+    """A retry asks for a streamed answer anew. Some models count their calls: the ids are the same."""
+
+    def calls(ids: list[str], *orders: str) -> list[tuple[str, str, dict[str, Any]]]:
+        return [(id, "lookup_order", {"order_id": order}) for id, order in zip(ids, orders, strict=True)]
+
+    answers = [
+        calls(["c1", "c2"], "1042", "1043"),
+        None,
+        calls(ids, "1043", "1042"),
+        "They are on their way.",
+    ]
+    with played_model(*answers) as url:
+        settings.AGENTS = {**settings.AGENTS, "OPENAI_BASE_URL": url, "MODEL": "played"}
+        alice.tell("receive", said("Where are my orders?"))
+        drain()
+        advance(10)
+        drain()
+        close_clients()
+    outcomes = list(Attempt.objects.filter(method="process").order_by("id").values_list("outcome", flat=True))
+    assert outcomes == ["failed", "done"]
+    asked, *results, answer = Message.objects.order_by("seq")[1:]
+    assert answer.content == "They are on their way."
+    wanted = {call["id"]: call["args"]["order_id"] for call in asked.tool_calls or []}
+    assert list(wanted.items()) == list(zip(ids, ["1043", "1042"], strict=True))
+    for result in results:
+        assert f"Order {wanted[result.tool_call_id]} " in result.content
 
 
 def test_what_came_by_another_way_is_answered_in_the_log_alone(alice):
