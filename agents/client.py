@@ -202,6 +202,10 @@ class AgentClient:
         if self._ended is not None and self._ended.code == "closed":
             raise self._ended
         if self._running is None or self._running.done():
+            if self._ended is not None:
+                # Given up, perhaps for its tokens: the last of them was refused, and all tries are used up.
+                self._tokens_refused = 0
+                self._token = None if self._ask_token is not None else self._token
             self._ended = None
             self._running = asyncio.get_running_loop().create_task(self._run(), name="agent-client")
 

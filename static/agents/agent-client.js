@@ -173,6 +173,11 @@ export class AgentClient {
   /** Connects, if it is not connected: after `connect: false`, or at once instead of after the pause. */
   connect() {
     if (this.#ended?.code === "closed") throw this.#ended;
+    if (this.#ended) {
+      // Given up, perhaps for its tokens: the last of them was refused, and all tries are used up.
+      this.#tokensRefused = 0;
+      if (this.#askToken) this.#token = undefined;
+    }
     this.#ended = null;
     if (this.#socket || this.#connection.state === "connecting") return;
     this.#watchPage(true);

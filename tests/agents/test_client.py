@@ -202,6 +202,27 @@ async def test_a_function_for_tokens_is_asked_again_when_one_is_refused() -> Non
         assert (await (await server.link()).accept())["token"] == "t3"
 
 
+async def test_connected_again_after_it_gave_up_it_asks_for_a_token_anew_and_has_as_many_tries() -> None:
+    asked: list[str] = []
+
+    def token() -> str:
+        asked.append(f"t{len(asked) + 1}")
+        return asked[-1]
+
+    async with scripted() as server, client(server, token=token) as agent:
+        ended = asyncio.create_task(agent.wait_for("connection", lambda now: now.state == "closed", 60.0))
+        for _ in range(3):
+            await (await server.link()).close(4401)
+        await ended
+        assert agent.refused is not None and agent.refused.code == "unauthorized"
+        agent.connect()  # the person signed in again
+        link = await server.link()
+        assert (await link.next("attach"))["token"] == "t4"
+        await link.close(4401)
+        assert (await (await server.link()).accept())["token"] == "t5"
+        await agent.opened()
+
+
 async def test_streams_are_put_together_and_end_as_their_message() -> None:
     def delta(index: int, text: str, **more: Any) -> dict[str, Any]:
         return {"kind": "delta", "stream": "s", "index": index, "text": text, **more}

@@ -238,6 +238,27 @@ describe("coming back", () => {
     assert.equal(made.connection.reason, "unauthorized");
   });
 
+  test("connected again after it gave up, a client asks for a token anew and has as many tries", async () => {
+    let asked = 0;
+    const made = client({ token: async () => `token ${++asked}` });
+    const refused = async () => {
+      await settle();
+      Socket.last.open();
+      Socket.last.end(4401);
+      pass(5_000);
+    };
+    for (let tries = 0; tries < 3; tries++) await refused();
+    assert.equal(made.connection.reason, "unauthorized");
+    made.connect(); // the person signed in again
+    await refused();
+    assert.equal(made.connection.state, "connecting", "one refusal is not the end");
+    await settle();
+    Socket.last.accept();
+    assert.equal(made.connection.state, "open");
+    assert.equal(Socket.last.heard[0].token, "token 5");
+    assert.equal(asked, 5);
+  });
+
   test("a token lives over reconnections until the server refuses it", async () => {
     let asked = 0;
     client({ token: () => `token ${++asked}` });
