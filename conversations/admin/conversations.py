@@ -28,6 +28,9 @@ from scheduler.selection import moment
 #: Characters of a text in the list.
 START = 160
 
+#: What it takes to be told of them, here as in the transcript.
+VIEW_STATE, VIEW_TASKS = "agents.view_turnrecord", "scheduler.view_task"
+
 WAITS = {"any": 0, "10m": 600, "1h": 3_600, "1d": 86_400}
 
 
@@ -113,6 +116,13 @@ class ConversationAdmin(SearchedAdmin):
     deferred = ("actor__state",)
     ordering = ("-last_at", "-actor")
 
+    def get_list_filter(self, request: HttpRequest) -> Any:
+        """A filter tells what it asks for: only to those whom the transcript would show it."""
+        asks = {StateFilter: VIEW_STATE, TroubleFilter: VIEW_TASKS}
+        return [
+            one for one in self.list_filter if one not in asks or permissions.may(request.user, asks[one])
+        ]
+
     def get_ordering(self, request: HttpRequest) -> Any:
         # Who waits longest is first.
         return ("asked_at", "actor") if request.GET.get("waiting") in WAITS else super().get_ordering(request)
@@ -127,7 +137,8 @@ class ConversationAdmin(SearchedAdmin):
         return redirect("admin:conversations_transcript", object_id)
 
     def rows_of_list(self, request: HttpRequest, rows: QuerySet[Conversation]) -> QuerySet[Conversation]:
-        parked = Task.objects.parked().filter(actor_id=OuterRef("pk"))
+        sees_tasks = permissions.may(request.user, VIEW_TASKS)
+        parked = Exists(Task.objects.parked().filter(actor_id=OuterRef("pk"))) if sees_tasks else Value(False)
         last = Message.objects.filter(
             actor_id=OuterRef("pk"), seq=Greatest(OuterRef("asked_seq"), OuterRef("answered_seq"))
         )
@@ -135,7 +146,7 @@ class ConversationAdmin(SearchedAdmin):
         return rows.annotate(
             seen_seq=Coalesce(Subquery(seen.values("seq")), 0),
             start=Subquery(last.annotate(start=Left("content", Value(START))).values("start")),
-            is_parked=Exists(parked),
+            is_parked=parked,
         )
 
     def get_search_results(

@@ -173,6 +173,37 @@ def test_of_other_kinds_nothing_is_there_not_even_in_a_search(client: Client, ch
     assert names(other, q="common") == names(other) == ["mine"]
 
 
+def test_the_state_and_the_tasks_are_told_to_those_alone_who_may_look_at_them(charlie: Any) -> None:
+    talk("open", ("user", "a"), state={"status": "open"}, alarm=timezone.now() - dt.timedelta(hours=1))
+    stuck = talk("stuck", ("user", "b"), state={"status": "closed"})
+    Task.objects.create(actor=stuck, task_id="t", method="m", status="parked", due_at=timezone.now())
+    charlie.is_staff = True
+    charlie.save()
+    other = signed_in(charlie)
+
+    def allow(*codenames: str) -> None:
+        charlie.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+
+    def told(**query: Any) -> bool:
+        """Whether the list answers the question at all."""
+        response = other.get(LIST, query)
+        return response.status_code == 200 and len(response.context["cl"].result_list) < 2
+
+    allow("view_message", "view_kind_support")
+    seen = page(other, LIST)
+    assert seen.status == 200 and "stuck" in seen.text
+    assert "parked" not in seen.text and not any("/scheduler/task/" in href for href in seen.hrefs())
+    assert not {"state", "tasks"} & {field.get("name") for field in seen.fields("input")}
+    for question in ({"state": '$.status = "open"'}, {"tasks": "parked"}, {"tasks": "due"}):
+        assert not told(**question)
+    allow("view_message", "view_kind_support", "view_task")
+    assert "parked" in page(other, LIST).text
+    assert told(tasks="parked") and told(tasks="due") and not told(state='$.status = "open"')
+    allow("view_message", "view_kind_support", "view_turnrecord")
+    assert "parked" not in page(other, LIST).text
+    assert told(state='$.status = "open"') and not told(tasks="parked")
+
+
 def test_what_people_wrote_is_text(client: Client) -> None:
     for hostile in HOSTILE:
         talk(hostile, ("user", hostile), state={"a": hostile})
