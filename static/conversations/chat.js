@@ -153,7 +153,7 @@ function stopping(yes) {
 }
 
 async function stopTurn() {
-  if (stop.hidden || stop.disabled) return;
+  if (!stop || stop.hidden || stop.disabled) return; // an agent that hears nothing has no such button
   stopping(true);
   try {
     if (!(await client.stop())) {

@@ -193,6 +193,14 @@ async def test_a_stop_from_the_second_tab_keeps_what_was_said(desk: Desk, name: 
     await once_and_in_order(one, two)
 
 
+async def test_escape_is_no_mistake_where_nothing_can_be_said_or_stopped(desk: Desk, name: str) -> None:
+    page = await desk.open("talk-deaf", name)
+    await expect(page.locator("#stop")).to_have_count(0)
+    await page.keyboard.press("Escape")
+    await page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+    assert desk.complaints == []
+
+
 async def test_escape_stops_and_says_so(desk: Desk, name: str) -> None:
     page = await desk.open("talk", name)
     await say(page, "think 60")
