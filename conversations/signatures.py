@@ -82,17 +82,6 @@ def configured_keys() -> list[Ed25519PublicKey]:
     return keys
 
 
-def keys_for(request: HttpRequest) -> list[Ed25519PublicKey]:
-    """The keys whose signature counts for this request.
-
-    The development key is among them only when ``is_local_development`` says so.
-    """
-    keys = configured_keys()
-    if is_local_development(request):
-        keys.append(DEVELOPMENT_SIGNING_KEY.public_key())
-    return keys
-
-
 def is_local_development(request: HttpRequest) -> bool:
     """Whether this is a development site (DEBUG), asked directly from its own machine.
 
