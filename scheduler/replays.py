@@ -20,7 +20,7 @@ from agents import codec, conf, kinds
 from agents.exceptions import AgentsError, CodecError, LimitError, TaskError, TaskGoneError, UnknownKindError
 from agents.merge_patch import merge_patch
 from agents.operations import note
-from agents.store import get_store
+from agents.store import Delayed, get_store
 from scheduler import verbs
 from scheduler.models import (
     Attempt,
@@ -279,16 +279,22 @@ def _advance(
         change = Change(job.change, job.payload)
         room = _room(job, now)
         last = 0
+        locked: set[int] = set()  # actors whose items are left for the next look
         while dealt < room:
-            item = job.items.filter(status=ReplayItemStatus.PENDING, pk__gt=last).order_by("pk").first()
+            items = job.items.filter(status=ReplayItemStatus.PENDING, pk__gt=last)
+            item = items.exclude(actor_id__in=locked).order_by("pk").first()
             if item is None:
-                _finish(job)
+                if not locked:
+                    _finish(job)
                 break
             last = item.pk
-            if not _deal_with(job, item, change):
-                break
-            dealt += 1
-            dealt_with(item)
+            try:
+                if not _deal_with(job, item, change):
+                    break
+                dealt += 1
+                dealt_with(item)
+            except Delayed:
+                locked.add(item.actor_id)
             if time.monotonic() >= enough:
                 break
     finally:
@@ -310,9 +316,10 @@ def _finish(job: ReplayJob) -> None:
 
 
 def _deal_with(job: ReplayJob, item: ReplayItem, change: Change) -> bool:
-    """Replays one task, or says why not. False: the job is stopped."""
+    """Replays one task, or says why not. False: the job is stopped. Raises Delayed."""
     try:
-        with verbs.held(item.actor_id) as held:
+        # Not waited for: other items, other jobs and, in a dispatcher, a thread would wait, too.
+        with verbs.held(item.actor_id, wait=False) as held:
             return _replay(job, item, change, held)
     except TaskGoneError as error:  # with its actor: the item may be gone, too
         ReplayItem.objects.filter(pk=item.pk).update(status=ReplayItemStatus.REFUSED, error=str(error))

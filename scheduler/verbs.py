@@ -132,10 +132,13 @@ PayloadOf = Callable[[str, str, Any], Any]
 
 
 @contextmanager
-def held(actor_id: int) -> Iterator[Held]:
-    """An actor whose row is locked, in a transaction; at its end the alarm is anew. Raises TaskGoneError."""
+def held(actor_id: int, *, wait: bool = True) -> Iterator[Held]:
+    """An actor whose row is locked, in a transaction; at its end the alarm is anew. Raises TaskGoneError.
+
+    Without ``wait`` raises Delayed where somebody else has locked it.
+    """
     try:
-        with lock_actor(actor_id) as actor:
+        with lock_actor(actor_id, wait=wait) as actor:
             yield Held(actor, get_store().sql.now())
     except Actor.DoesNotExist:
         raise TaskGoneError("The actor is not there any more, nor are its tasks.") from None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
-from agents.store.base import Store
+from agents.store.base import Delayed, Store
 
 if TYPE_CHECKING:
     from agents.models import Actor
@@ -78,14 +78,21 @@ def tell_in_transaction(tell: Tell) -> bool:
 
 
 @contextmanager
-def lock_actor(actor_id: int) -> Iterator[Actor]:
+def lock_actor(actor_id: int, *, wait: bool = True) -> Iterator[Actor]:
     """A transaction that holds one actor's row: the only way to change its tasks from outside a turn.
 
     Yields the locked row; raises Actor.DoesNotExist. At the end the alarm is recomputed, and after the
     commit a worker is woken if it is due. A turn may be running meanwhile: its commit waits for this.
+    Without ``wait`` raises Delayed where somebody else has locked the row.
     """
     from agents.models import Actor
 
     with transaction.atomic():
-        yield Actor.objects.select_for_update(no_key=True).get(pk=actor_id)
+        actors = Actor.objects.filter(pk=actor_id)
+        actor = actors.select_for_update(no_key=True, skip_locked=not wait).first()
+        if actor is None:
+            if not wait and actors.exists():
+                raise Delayed("somebody has locked the actor's row")
+            raise Actor.DoesNotExist
+        yield actor
         announce(get_store().realarm(actor_id))

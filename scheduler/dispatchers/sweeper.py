@@ -47,14 +47,16 @@ class Sweeper:
         self._asked_by: PulseName | None = None
         self._pulses: dict[PulseName, float] = {}
         self._task: asyncio.Task[None] | None = None
+        self._replaying: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._task = self._engine.loop.create_task(self._run(), name="agents-sweeper")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        if tasks := [task for task in (self._task, self._replaying) if task is not None]:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
 
     def ask(self, name: PulseName) -> None:
         """Asks for a sweep, in the name of whoever sends them."""
@@ -78,10 +80,21 @@ class Sweeper:
             try:
                 await self.sweep()
                 self._swept()
-                await asyncio.to_thread(with_connection, replays.advance)
+                self._replay()
                 await self._beat(*([PulseName.SWEEP] if by is None else [PulseName.SWEEP, by]))
             except Exception:
                 logger.exception("a sweep failed; the next one follows")
+
+    def _replay(self) -> None:
+        """A look at replay jobs, beside the sweeps: what it waits for, they don't."""
+        if self._replaying is None or self._replaying.done():
+            self._replaying = self._engine.loop.create_task(self._advance(), name="agents-replays")
+
+    async def _advance(self) -> None:
+        try:
+            await asyncio.to_thread(with_connection, replays.advance)
+        except Exception:
+            logger.exception("a look at replay jobs failed; another follows the next sweep")
 
     async def sweep(self) -> None:
         """Wakes the drains of due actors, as many as there is room for, until none is left or no slot.

@@ -6,18 +6,20 @@ import datetime as dt
 import json
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from io import StringIO
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connections
+from django.db import connection, connections, transaction
 from django.utils import timezone
 
 from agents import Agent
 from agents.exceptions import LimitError, TaskError
 from agents.models import Actor, Operation
 from agents.testing import advance, drain
+from agents.threads import with_connection
 from scheduler import replays
 from scheduler.dispatchers import local
 from scheduler.models import Attempt, ReplayItem, ReplayJob, Task
@@ -98,6 +100,53 @@ def test_a_replay_that_is_stopped_in_the_middle_and_resumed_runs_each_task_once(
     assert len(counted) == TASKS
     assert set(counted.values()) == {1}
     assert Operation.objects.filter(verb__contains="replay").count() == 3
+
+
+@pytest.mark.postgres
+def test_an_actor_whose_row_somebody_holds_holds_up_its_own_tasks_alone():
+    numbers = parked(3)
+    first = Task.objects.get(pk=numbers[0]).actor_id
+    mine = job()
+    with ThreadPoolExecutor(1) as thread:
+        with transaction.atomic():
+            Actor.objects.select_for_update(no_key=True).get(pk=first)
+            assert thread.submit(with_connection, replays.advance).result(30) == 2
+            assert thread.submit(with_connection, replays.advance).result(30) == 0
+        mine.refresh_from_db()
+        assert (mine.status, mine.done) == ("running", 2)
+        thread.submit(lambda: connection.close()).result(30)
+    assert replays.work_off(mine).status == "done"
+    assert mine.done == 3
+
+
+@pytest.mark.postgres
+def test_sweeps_go_on_while_a_look_at_replay_jobs_waits():
+    mine = parked(1)
+    due = Task.objects.create(
+        actor=Actor.objects.create(kind="test-replayed", name="due"), task_id="t", method="plain",
+        due_at=timezone.now(),
+    )  # fmt: skip
+    replaying = job(replays.Selection(kind="test-replayed", numbers=mine))
+    with ThreadPoolExecutor(1) as thread:
+        with transaction.atomic():
+            ReplayJob.objects.select_for_update().get(pk=replaying.pk)
+            local.start()
+            wait_until(lambda: waits_for_a_lock())
+            # Its alarm without a wake-up: only a sweep finds it.
+            alarm = Actor.objects.filter(pk=due.actor_id)
+            thread.submit(with_connection, alarm.update, alarm=due.due_at).result(30)
+            wait_until(lambda: not Task.objects.filter(pk=due.pk).exists())
+        wait_until(lambda: ReplayJob.objects.get(pk=replaying.pk).status == "done")
+        thread.submit(lambda: connection.close()).result(30)
+
+
+def waits_for_a_lock() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        return bool(cursor.fetchone()[0])
 
 
 def test_what_is_chosen_is_what_the_filters_say():
