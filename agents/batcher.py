@@ -55,6 +55,8 @@ class Batcher(Generic[Request, Result]):
         self._flying = 0
         self._flush_due = False
         self._departed = 0.0
+        # Looks whether the batch on its way has become a slow one; there is one at most.
+        self._later: asyncio.TimerHandle | None = None
 
     def submit(self, request: Request) -> asyncio.Future[Result]:
         future: asyncio.Future[Result] = self._loop.create_future()
@@ -73,8 +75,12 @@ class Batcher(Generic[Request, Result]):
             self._flying += 1
             self._departed = self._loop.time()
             self._executor.submit(self._fly, batch)
-        if self._gathered and self._flying < self._lanes:
-            self._loop.call_later(SLOW, self._flush)
+        if self._gathered and self._flying < self._lanes and self._later is None:
+            self._later = self._loop.call_at(self._departed + SLOW, self._look)
+
+    def _look(self) -> None:
+        self._later = None
+        self._flush()
 
     def _most(self) -> int:
         if self._under_way is None:

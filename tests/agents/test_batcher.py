@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from agents.batcher import SLOW, WORTH, Batcher
+from tests.waiting import wait_until
 
 
 class Work:
@@ -93,6 +94,28 @@ async def test_a_slow_batch_lets_the_next_one_start_beside_it_where_there_are_la
     assert work.batches == [[1], [2]]  # no third lane
     work.gate.set()
     assert await asyncio.gather(first, second, third) == [2, 4, 6]
+
+
+async def test_requests_that_wait_for_a_slow_batch_wait_for_one_timer_together(threads):
+    work = Work()
+    submit = batcher(work, threads, lanes=3).submit
+    work.gate.clear()
+    waiting = []
+    most = 0
+    for n in range(1000, 1200):
+        waiting.append(submit(n))
+        await asyncio.sleep(0)  # each comes in a round of the loop of its own
+        most = max(most, timers())
+    await asyncio.to_thread(wait_until, lambda: len(work.batches) == 3)
+    assert max(most, timers()) <= 1
+    work.gate.set()
+    assert await asyncio.gather(*waiting) == [2 * n for n in range(1000, 1200)]
+
+
+def timers() -> int:
+    """How many of the running loop's timers look at a batcher."""
+    scheduled = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
+    return sum("Batcher" in repr(timer) and not timer.cancelled() for timer in scheduled)
 
 
 async def test_an_error_is_its_own_requests_and_one_of_the_work_is_all_of_theirs(threads):
