@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from channels_redis.core import RedisChannelLayer
 
 
-class RedisLayer(RedisChannelLayer):  # type: ignore[misc]
+class RedisLayer(RedisChannelLayer):
     """Channels' own, and a question. With another layer the publisher sends to every group."""
 
     async def inhabited(self, groups: Iterable[str]) -> list[str]:

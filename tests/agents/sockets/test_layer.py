@@ -321,7 +321,7 @@ async def test_groups_are_asked_for_members_before_anything_is_sent_to_them(
     await layer.group_add(groups[1], channel)
     assert await layer.inhabited(groups) == [groups[1]]
 
-    sent = []
+    sent: list[str] = []
     monkeypatch.setattr(layer, "group_send", lambda group, message: recorded(sent, message["name"]))
     monkeypatch.setattr(publishing, "reaching_layer", lambda: layer)
     publisher = Publisher()
