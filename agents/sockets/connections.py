@@ -201,6 +201,11 @@ def expire() -> int:
     return len(gone)
 
 
+def claim(facts: Facts) -> None:
+    """A fresh token said something else of the client."""
+    Row.objects.filter(pk=facts.id).update(claims=facts.claims)
+
+
 def greet(facts: Facts) -> None:
     """``on_connect`` has run: a part of its turn's commit. A client that has left by then is told of too."""
     if not Row.objects.filter(pk=facts.id).update(greeted=True):

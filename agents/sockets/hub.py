@@ -122,6 +122,10 @@ class Hub:
             topic.offer(head.id, (), head.cursor)
         return topic, head.cursor
 
+    async def renew(self, facts: Facts) -> None:
+        """Writes what a fresh token says of the client."""
+        await self.run(connections.claim, facts)
+
     async def leave(self, socket: Socket, facts: Facts) -> None:
         """Deletes the connection's row. One that stays, the database being away, expires."""
         self.sockets.discard(socket)

@@ -13,6 +13,7 @@ import logging
 import math
 import uuid
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
@@ -103,6 +104,10 @@ class Socket:
         self._hello = 0  # the head that hello named
         self._attached = False
         self._grant: Grant | None = None
+        # Fresh tokens that are being looked at: what came behind them waits for what comes of it.
+        self._renewals = 0
+        self._renewed = asyncio.Event()
+        self._renewed.set()
         self._tasks: set[asyncio.Task[Any]] = set()
         # Frames that came before the client was admitted: (what came, its bytes).
         self._held: list[tuple[Raw, int]] = []
@@ -196,10 +201,10 @@ class Socket:
             signed_in = self.identity.user.is_authenticated
             # Of a program that is nobody the class is not asked: it must come with a token.
             known = signed_in or "origin" in self._headers
-            if not (known and await self._authorize()):
+            if not (known and await self._authorize(None)):
                 self._grant = await self._token(signed_in)
                 self.identity.expires_at = self._grant.expires_at
-                if not await self._authorize():
+                if not await self._authorize(self._grant):
                     raise Refused(NOT_ADMITTED, "not admitted")
             await self._welcome()
         except Refused as refused:
@@ -212,10 +217,10 @@ class Socket:
             logger.exception("a socket of %s/%s could not be opened", *self.address)
             await self.close(FAILED, "")
 
-    async def _authorize(self) -> bool:
+    async def _authorize(self, grant: Grant | None) -> bool:
         request = ConnectionRequest(
             user=self.identity.user,
-            claims=None if self._grant is None else self._grant.claims,
+            claims=None if grant is None else grant.claims,
             headers=admission.shown_headers(self._headers),
             kind=self.address[0],
             name=self.address[1],
@@ -354,11 +359,34 @@ class Socket:
     def _attach_or_renew(self, frame: Attach, size: int) -> None:
         if frame.token is not None and self._grant is not None:
             try:
-                self._grant = read_token(frame.token, *self.address)
+                grant = read_token(frame.token, *self.address)
             except TokenError as error:
                 self._answer(frames.error(error.code, str(error)), size)
                 return
-            self.identity.expires_at = self._grant.expires_at
+            if grant != self._grant:
+                self._control.put(lambda: self._renew(frame, grant), size)
+                self._renewals += 1
+                self._renewed.clear()
+                return
+        self._attach(frame)
+
+    async def _renew(self, frame: Attach, grant: Grant) -> None:
+        """Admits the client anew, as whom the fresh token says; where it doesn't, the old token stands."""
+        try:
+            if not await self._authorize(grant):
+                error = TokenError("the token admits nobody here")
+                await self._send(frames.error(error.code, str(error)))
+                return
+            if self.facts is None:  # closed meanwhile
+                return
+            self._grant, self.identity.expires_at = grant, grant.expires_at
+            if self.facts.claims != grant.claims:
+                self.facts = replace(self.facts, claims=grant.claims)
+                await self._hub.renew(self.facts)
+        finally:
+            self._renewals -= 1
+            if not self._renewals:
+                self._renewed.set()
         self._attach(frame)
 
     def _attach(self, frame: Attach) -> None:
@@ -374,7 +402,9 @@ class Socket:
     def _answer(self, text: str, size: int) -> None:
         self._control.put(lambda: self._send(text), size)
 
-    async def _is_welcome(self) -> bool:
+    async def _is_welcome(self, *, behind_renewals: bool = False) -> bool:
+        if not behind_renewals:
+            await self._renewed.wait()
         if await self._hub.is_valid(self.identity):
             return True
         await self.expel()
@@ -436,7 +466,7 @@ class Socket:
         return frames.error("method_error", said, id=frame.id, turn=turn)
 
     async def _stop(self, frame: Stop) -> None:
-        if await self._is_welcome():
+        if await self._is_welcome(behind_renewals=True):  # in the same lane
             stopped = await self._stub.stop(frame.turn)
             await self._send(frames.build("ack", id=frame.id, stopped=stopped))
 

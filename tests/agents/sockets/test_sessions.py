@@ -12,11 +12,11 @@ from django.contrib.sessions.models import Session
 from django.test import Client as Browser
 from rest_framework.authtoken.models import Token
 
-from agents.models import Actor
+from agents.models import Actor, Connection
 from agents.sockets import connect_token, identity
 from agents.sockets.identity import Identity, still_valid
 from scheduler.models import Task
-from tests.agents.sockets.chatters.agents import ChatterAgent
+from tests.agents.sockets.chatters.agents import ChatterAgent, DoormanAgent
 from tests.agents.sockets.conftest import at_rest
 from tests.agents.sockets.site import Site, running
 from tests.waiting import wait_until
@@ -140,6 +140,29 @@ def test_a_token_ends_with_its_time_and_a_fresh_one_extends_it(strict: Site, nam
         assert time.monotonic() - began >= 4  # a token says whole seconds
         time.sleep(0.6)
         assert two.call("echo", "on") == "on"
+
+
+def test_a_fresh_token_says_anew_who_the_client_is(site: Site, name: str) -> None:
+    with site.by_token(KIND, name, n=1) as client:
+        assert client.until("attached")
+        client.send("attach", token=connect_token(KIND, name, {"n": 2}), cursor=0)
+        client.send("say", id="1", text="hello")  # at once, and yet as whom the fresh token says
+        assert client.until("attached") and client.until("ack")
+        wait_until(lambda: (Actor.objects.get(name=name).state or {}).get("last"))
+        state = Actor.objects.get(name=name).state
+        assert state is not None and state["last"]["claims"] == {"n": 2}
+        assert [row.claims for row in Connection.objects.filter(name=name)] == [{"n": 2}]
+
+
+def test_the_class_is_asked_about_a_fresh_token(site: Site, name: str) -> None:
+    with site.by_token(DoormanAgent.kind, name, name="Ada") as client:
+        assert client.until("attached")
+        client.call("close_up")
+        client.send("attach", token=connect_token(DoormanAgent.kind, name, {"name": "Bob"}))
+        assert client.until("error")["code"] == "bad_token"
+        client.send("say", id="1", text="as before")  # the old token goes on until its end
+        assert client.until("ack")
+        assert [row.claims for row in Connection.objects.filter(name=name)] == [{"name": "Ada"}]
 
 
 def test_an_expired_token_is_refused_at_the_next_word(site: Site, name: str) -> None:
