@@ -229,6 +229,8 @@ REST_FRAMEWORK = {
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAdminUser"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    # Whose address a request comes from: with 0 the peer's, whatever X-Forwarded-For says.
+    "NUM_PROXIES": env.int("NUM_PROXIES", default=0, validate=validate.Range(min=0)),
 }
 # The OpenAPI document of /api/, and the page that reads it with files of its own (no other host).
 SPECTACULAR_SETTINGS = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from rest_framework.request import Request
+from rest_framework.settings import api_settings
 from rest_framework.throttling import SimpleRateThrottle
 
 from agents import conf
@@ -35,3 +36,10 @@ class Rate(SimpleRateThrottle):
         else:
             who = f"address.{self.get_ident(request)}"
         return f"agents.rate.{who}"
+
+    def get_ident(self, request: Request) -> str:
+        # Without a word about proxies REST framework takes the whole X-Forwarded-For, which is the client's
+        # own: another one each time would be another client each time.
+        if api_settings.NUM_PROXIES is None:
+            return str(request.META.get("REMOTE_ADDR", ""))
+        return str(super().get_ident(request))

@@ -14,7 +14,11 @@ import httpx
 import pytest
 from django.db import connection
 from rest_framework.authtoken.models import Token
+from rest_framework.request import Request
+from rest_framework.settings import api_settings
+from rest_framework.test import APIRequestFactory
 
+from agents.http.throttling import Rate
 from tests.agents.sockets.site import Site, running
 from tests.api.conftest import at, call, code
 from tests.api.talkers.agents import PublicAgent
@@ -109,3 +113,25 @@ def test_clients_are_throttled_and_waiting_ends_with_the_server(strict: Site, ol
         answer = asyncio.run(wait_and_stop())
         assert (answer.status_code, answer.json()["results"]) == (200, [])
     assert strict.ended() == 0
+
+
+@pytest.mark.parametrize("proxies", [None, 0, 1])
+def test_an_address_that_a_client_makes_up_is_not_its_own(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, proxies: int | None
+) -> None:
+    """The last address of X-Forwarded-For is the proxy's word, where there is one; the rest is made up."""
+    monkeypatch.setattr(api_settings, "NUM_PROXIES", proxies)
+    settings.AGENTS = {**settings.AGENTS, "API_ANON_RATE": "2/min"}
+    address = f"10.0.0.{proxies or 0}" if proxies is not None else "10.0.1.0"  # a rate of this case's own
+
+    def allowed(n: int) -> bool:
+        said = f"203.0.113.{n}" + (f", {address}" if proxies else "")
+        peer = "127.0.0.1" if proxies else address
+        request = Request(APIRequestFactory().get("/", HTTP_X_FORWARDED_FOR=said, REMOTE_ADDR=peer))
+        return Rate().allow_request(request, None)
+
+    assert [allowed(n) for n in range(4)] == [True, True, False, False]
+
+
+def test_the_site_believes_no_proxy_that_it_was_not_told_of() -> None:
+    assert api_settings.NUM_PROXIES == 0
