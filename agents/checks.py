@@ -272,6 +272,10 @@ def _check_sqlite(database: dict[str, Any]) -> Iterator[CheckMessage]:
         )
 
 
+#: Threads with a connection that no setting counts: two of tells, the heartbeat, one read in a snapshot.
+OTHER_THREADS = 4
+
+
 def _check_postgresql(database: dict[str, Any]) -> Iterator[CheckMessage]:
     pool = database.get("OPTIONS", {}).get("pool")
     if not pool:
@@ -282,7 +286,7 @@ def _check_postgresql(database: dict[str, Any]) -> Iterator[CheckMessage]:
         )
         return
     size = pool.get("max_size") or pool.get("min_size", 4) if isinstance(pool, dict) else 4
-    threads = sum(conf.get(f"{whose}_THREADS") for whose in ("ORM", "STORE", "SOCKET", "API"))
+    threads = OTHER_THREADS + sum(conf.get(f"{whose}_THREADS") for whose in ("ORM", "STORE", "SOCKET", "API"))
     if size <= threads:
         yield Warning(
             f"The pool holds {size} connections and the runtime's threads may hold {threads}: requests would"

@@ -29,11 +29,16 @@ def with_connection(fn: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 
 class OrmExecutor(ThreadPoolExecutor):
-    """A bounded pool: the connection is healthy before each use and given back after."""
+    """A bounded pool: the connection is healthy before each use and given back after.
+
+    No more than ``threads`` pieces of work run at once, however many threads ``blocking`` made necessary:
+    those stay, since a pool of Python's never ends one.
+    """
 
     def __init__(self, threads: int, thread_name_prefix: str) -> None:
         super().__init__(threads, thread_name_prefix)
-        self._busy = 0  # threads that are at work
+        self._busy = 0  # threads that have a piece of work
+        self._room = threading.Semaphore(threads)  # taken by those that run one, but for its blocking()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         return super().submit(self._work, fn, *args, **kwargs)
@@ -43,7 +48,8 @@ class OrmExecutor(ThreadPoolExecutor):
         with self._shutdown_lock:
             self._busy += 1
         try:
-            return with_connection(fn, *args, **kwargs)
+            with self._room:
+                return with_connection(fn, *args, **kwargs)
         finally:
             with self._shutdown_lock:
                 self._busy -= 1
@@ -68,9 +74,11 @@ class OrmExecutor(ThreadPoolExecutor):
             self._max_workers += 1
             if not self._work_queue.empty():
                 self._adjust_thread_count()
+        self._room.release()
         try:
             yield
         finally:
+            self._room.acquire()
             with self._shutdown_lock:
                 self._max_workers -= 1
 
@@ -80,14 +88,19 @@ def blocking() -> Iterator[None]:
     """Around waiting for something that may need a thread of the pool in which we are: it gets another.
 
     A synchronous helper that calls an actor with ``.sync`` waits for a turn that may use the same pool. With
-    as many such helpers as threads, each would wait for a thread that another of them keeps.
+    as many such helpers as threads, each would wait for a thread that another of them keeps. Whoever has
+    waited goes on when the pool has room again.
     """
     executor = getattr(_here, "executor", None)
-    if executor is None:
+    if executor is None or getattr(_here, "blocked", False):
         yield
         return
-    with executor._one_more():
-        yield
+    _here.blocked = True
+    try:
+        with executor._one_more():
+            yield
+    finally:
+        _here.blocked = False
 
 
 def close_connections(executor: ThreadPoolExecutor) -> None:

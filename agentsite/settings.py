@@ -100,7 +100,7 @@ elif _database["ENGINE"] == "django.db.backends.postgresql":
     _database["CONN_HEALTH_CHECKS"] = True
     _database.setdefault("OPTIONS", {})["pool"] = {
         "min_size": 0,
-        "max_size": env.int("DATABASE_POOL_SIZE", default=12, validate=validate.Range(min=1)),
+        "max_size": env.int("DATABASE_POOL_SIZE", default=16, validate=validate.Range(min=1)),
         "timeout": 10,  # seconds to wait for a free connection
     }
 # Behind PgBouncer (or another pooler) in transaction mode each transaction may have another session: no

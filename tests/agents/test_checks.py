@@ -27,7 +27,7 @@ POSTGRESQL = {
     "ENGINE": checks.POSTGRESQL,
     "NAME": "x",
     "CONN_MAX_AGE": 0,
-    "OPTIONS": {"pool": {"min_size": 0, "max_size": 12}},
+    "OPTIONS": {"pool": {"min_size": 0, "max_size": 16}},
 }
 
 
@@ -172,8 +172,8 @@ def test_postgresql_without_a_pool_is_worth_a_note(default: Any) -> None:
 
 def test_a_pool_that_the_runtime_alone_would_empty_is_a_warning(default: Any, agents: Use) -> None:
     agents(ORM_THREADS=3, STORE_THREADS=2, SOCKET_THREADS=2, API_THREADS=1)
-    assert default({**POSTGRESQL, "OPTIONS": {"pool": {"max_size": 9}}}) == []
-    assert default({**POSTGRESQL, "OPTIONS": {"pool": {"max_size": 8}}}) == ["agents.W003"]
+    assert default({**POSTGRESQL, "OPTIONS": {"pool": {"max_size": 13}}}) == []
+    assert default({**POSTGRESQL, "OPTIONS": {"pool": {"max_size": 12}}}) == ["agents.W003"]
     assert default({**POSTGRESQL, "OPTIONS": {"pool": True}}) == ["agents.W003"]
 
 

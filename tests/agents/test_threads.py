@@ -53,3 +53,44 @@ def test_a_pool_has_no_more_threads_than_it_may_when_nothing_blocks():
     with executor(3) as pool:
         names = [pool.submit(lambda: threading.current_thread().name) for _ in range(50)]
         assert len({work.result(20) for work in names}) <= 3
+
+
+def test_a_pool_is_no_larger_for_what_its_helpers_once_waited_for():
+    with executor(2) as pool:
+        assert wait_in_vain(pool, helpers=40) == list(range(40))
+        lock = threading.Lock()
+        running: list[int] = []
+        most: list[int] = []
+
+        def work(n: int) -> int:
+            with lock:
+                running.append(n)
+                most.append(len(running))
+            threading.Event().wait(0.01)
+            with lock:
+                running.remove(n)
+            return n
+
+        assert [w.result(30) for w in [pool.submit(work, n) for n in range(40)]] == list(range(40))
+        assert max(most) <= 2
+
+
+def test_helpers_that_have_waited_go_on_one_after_another_as_the_pool_allows():
+    with executor(2) as pool:
+        lock = threading.Lock()
+        running: list[int] = []
+        most: list[int] = []
+
+        def help(n: int) -> int:
+            with blocking(), blocking():  # the inner one changes nothing
+                pool.submit(int).result(20)
+            with lock:
+                running.append(n)
+                most.append(len(running))
+            threading.Event().wait(0.01)
+            with lock:
+                running.remove(n)
+            return n
+
+        assert [w.result(30) for w in [pool.submit(help, n) for n in range(20)]] == list(range(20))
+        assert max(most) <= 2

@@ -28,7 +28,7 @@ import django
 
 from tests.servers import ROOT, Beat, Postgres, Redis, Web, Worker, manage, production, running
 
-POOL = 12  # DATABASE_POOL_SIZE as it is shipped
+POOL = 16  # DATABASE_POOL_SIZE as it is shipped
 
 
 def main() -> None:
