@@ -11,7 +11,6 @@ import datetime as dt
 import inspect
 import logging
 import time
-import traceback
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -303,10 +302,9 @@ class _Drain:
 
     def _retry(self, turn: Turn, task: StartedTask, error: BaseException) -> tuple[TaskEnd, list[Tell]]:
         decision = retry.decide(error, task.attempt, task.max_retries)
-        trace = "".join(traceback.format_exception(error))
         end = TaskEnd(
             task.pk, task.attempt_pk, "failed", "retry",
-            error=codec.clean_text(decision.reason), traceback=codec.clean_text(trace),
+            error=codec.clean_text(decision.reason), traceback=retry.trace(error),
         )  # fmt: skip
         where, why = f"{turn.actor.kind}/{turn.actor.name}", Quoted(end.error, type(error).__name__)
         if decision.parks:

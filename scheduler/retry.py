@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import random
+import traceback
 from dataclasses import dataclass
 
+from agents import codec
 from agents.exceptions import GiveUp, Retry
 from scheduler import backoff
 
@@ -13,6 +15,8 @@ from scheduler import backoff
 MAX_PAUSE = 366 * 86_400.0
 #: What is kept of an error beside its traceback. Characters.
 REASON_MAX_LENGTH = 500
+#: What is kept of a traceback, of every attempt: its beginning and its end. Characters.
+TRACEBACK_MAX_LENGTH = 20_000
 
 LOST = "the process or the lease that ran it was lost"
 
@@ -56,6 +60,20 @@ def describe(error: BaseException) -> str:
     # What cannot be stored as text is replaced, as everywhere.
     line = "".join("\ufffd" if c == "\x00" or "\ud800" <= c <= "\udfff" else c for c in line)
     return line if len(line) <= REASON_MAX_LENGTH else line[: REASON_MAX_LENGTH - 1] + "…"
+
+
+def trace(error: BaseException) -> str:
+    """An error's traceback, with what was in its way. Of a long one the middle is left out."""
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception:  # an exception class of the application may fail to print itself
+        text = describe(error)
+    left_out = len(text) - TRACEBACK_MAX_LENGTH
+    if left_out > 0:
+        head = TRACEBACK_MAX_LENGTH // 4
+        tail = text[head - TRACEBACK_MAX_LENGTH :]
+        text = f"{text[:head]}\n... {left_out:,} characters are left out ...\n{tail}"
+    return codec.clean_text(text)
 
 
 def _pause(after: object) -> float | None:

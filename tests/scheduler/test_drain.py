@@ -656,3 +656,18 @@ def test_retry_without_a_pause_backs_off_as_ever():
     task = Task.objects.get()
     assert task.error == "Retry: not yet"
     assert 0.9 < pause(task) < 1.3
+
+
+def test_what_is_kept_of_an_attempt_is_bounded_however_much_its_error_says():
+    class LongWinded(Agent):
+        kind = "test-long-winded"
+
+        async def fails(self) -> None:
+            raise ValueError("x" * 5_000_000)
+
+    stub = LongWinded.named("l")
+    stub.sync.tell("fails", max_retries=0)
+    drain(stub)
+    attempt = Attempt.objects.get(actor__kind="test-long-winded")
+    assert attempt.outcome == "failed" and attempt.traceback.startswith("Traceback")
+    assert len(attempt.traceback) < 25_000

@@ -102,3 +102,26 @@ def test_a_reason_has_a_bounded_length() -> None:
     long = retry.describe(ValueError("x" * (room + 1)))
     assert len(long) == retry.REASON_MAX_LENGTH
     assert long.endswith("x…")
+
+
+def test_of_a_long_traceback_the_beginning_and_the_end_are_kept() -> None:
+    def fails(text: str) -> str:
+        try:
+            raise ValueError(text)
+        except ValueError as error:
+            return retry.trace(error)
+
+    short = fails("no")
+    assert short.startswith("Traceback") and short.endswith("ValueError: no\n")
+    long = fails("a" + "x" * 10_000_000 + "z")
+    assert len(long) < retry.TRACEBACK_MAX_LENGTH + 100
+    assert long.startswith("Traceback") and "ValueError: ax" in long and long.endswith("xz\n")
+    assert "characters are left out" in long
+
+
+def test_an_error_that_cannot_print_itself_has_a_traceback() -> None:
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("cannot")
+
+    assert "MuteError" in retry.trace(MuteError())
