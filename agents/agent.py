@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from django.utils.functional import cached_property
 
-from agents import clock, codec, conf, kinds, names
-from agents.exceptions import ActorPrivateMethodError, ActorUnknownMethodError, LimitError
+from agents import clock, codec, kinds, names
+from agents.exceptions import ActorPrivateMethodError, ActorUnknownMethodError
 from agents.observing import tracing
+from agents.sizes import check_size
 from agents.stub import Stub
 from agents.turn import Turn, in_step
 
@@ -308,7 +309,7 @@ class Agent(Generic[StateT]):
             return codec.decode(self._steps[name, use])
         with tracing.step(name, use):
             result = codec.encode(await _run_step(fn, args, kwargs))
-        _check_size(result, "MAX_RESULT_BYTES")
+        check_size(codec.size(result), "MAX_RESULT_BYTES", "the result of a step")
         await turn.session.save_step(name, use, result)
         return codec.decode(result)
 
@@ -364,7 +365,7 @@ class Agent(Generic[StateT]):
                 f" {', '.join(sorted(RESERVED))}"
             )
         tree = codec.encode(payload)
-        _check_size(tree, "MAX_EVENT_BYTES")
+        check_size(codec.size(tree), "MAX_EVENT_BYTES", "an event")
         self._turn.writing()
         return self._turn.emit(codec.clean_text(type), tree)
 
@@ -570,12 +571,3 @@ async def _run_step(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
         return await result if inspect.isawaitable(result) else result
     finally:
         in_step.reset(token)
-
-
-def _check_size(tree: Any, limit: str) -> None:
-    size, maximum = codec.size(tree), conf.get(limit)
-    if size > maximum:
-        raise LimitError(
-            f"{size} bytes are over the limit of {maximum} ({limit})",
-            limit=limit, maximum=maximum, actual=size,
-        )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 from agents import codec
 
-#: The method that takes what is said.
+#: The method that takes what is said. An operator who has taken the actor over gets it instead of the agent.
 RECEIVE = "receive"
 #: Characters of the id that a client gives to what it says.
 MAX_ID = 128

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from agents import conf
 from agents.codec import Packed, Tree, decode, encode, pack, tagged
-from agents.exceptions import CodecError, LimitError
+from agents.exceptions import CodecError
 from agents.masking import masked
 from agents.merge_patch import compose, diff, merge_patch
 from agents.parts import Part
+from agents.sizes import check_size
 
 if TYPE_CHECKING:
     from agents.turn import Turn
@@ -77,7 +77,7 @@ class State(Part):
         return await self._write({"replace": written.tree()}, self._current(), written)
 
     async def _write(self, change: dict[str, Tree], current: Tree, written: Packed) -> Values:
-        _check_size(written)
+        check_size(written.size, "MAX_STATE_BYTES", "the state")
         tree = written.tree()
         if not self._writes:
             self._before = current
@@ -173,14 +173,3 @@ def _packed(value: Any, name: str) -> Packed:
     if not isinstance(value, dict):
         raise CodecError(f"{name} is a dict, got {type(value).__name__}", path="$")
     return pack(value)
-
-
-def _check_size(state: Packed) -> None:
-    actual, maximum = state.size, conf.get("MAX_STATE_BYTES")
-    if actual > maximum:
-        raise LimitError(
-            f"a state has at most {maximum} bytes of JSON, this one would have {actual}",
-            limit="MAX_STATE_BYTES",
-            maximum=maximum,
-            actual=actual,
-        )

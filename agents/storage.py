@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from agents import conf
 from agents.codec import Tree, clean_text, decode, encode, size
-from agents.exceptions import LimitError, StorageError
+from agents.exceptions import StorageError
 from agents.models import StoredValue
 from agents.parts import Part
+from agents.sizes import check_size
 from agents.writes import Table
 
 if TYPE_CHECKING:
@@ -240,12 +241,5 @@ def _checked(key: Any) -> str:
 
 def _tree(value: Any) -> Tree:
     tree = encode(value)
-    actual, maximum = size(tree), conf.get("MAX_STORAGE_VALUE_BYTES")
-    if actual > maximum:
-        raise LimitError(
-            f"a value has at most {maximum} bytes of JSON, this one has {actual}",
-            limit="MAX_STORAGE_VALUE_BYTES",
-            maximum=maximum,
-            actual=actual,
-        )
+    check_size(size(tree), "MAX_STORAGE_VALUE_BYTES", "the value")
     return tree

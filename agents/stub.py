@@ -19,6 +19,7 @@ from agents.exceptions import (
     SandboxError,
     SynchronousCallError,
 )
+from agents.sizes import check_size
 from agents.turn import Tell, Turn, current_turn, in_commit
 
 logger = logging.getLogger("agents.stub")
@@ -155,7 +156,7 @@ class Stub:
         if in_commit.get():
             raise OpenTransactionError("a function of at_commit cannot call actors")
         given = codec.pack([list(args), kwargs])
-        _check(given, "MAX_ARGUMENT_BYTES")
+        check_size(given.size, "MAX_ARGUMENT_BYTES", "what the method is given")
         if kwargs or not _takes(function, len(args)):
             try:
                 _signature(function).bind(None, *args, **kwargs)
@@ -170,7 +171,7 @@ class Stub:
                 await agent._begin()
             positional, named = given.value()
             result = codec.pack(await getattr(agent, method)(*positional, **named))
-            _check(result, "MAX_RESULT_BYTES")
+            check_size(result.size, "MAX_RESULT_BYTES", "the result")
             return result.value()
 
         turn = current_turn.get()
@@ -202,7 +203,7 @@ class Stub:
         if max_retries < 0:
             raise ValueError(f"max_retries must not be negative, got {max_retries}")
         packed = codec.pack(payload)
-        _check(packed, "MAX_PAYLOAD_BYTES")
+        check_size(packed.size, "MAX_PAYLOAD_BYTES", "the payload")
         return Tell(self.kind, self.name, method, packed.tree(), key=key, max_retries=max_retries)
 
 
@@ -300,15 +301,6 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
     """Whether so many arguments without names are what a method takes. When in doubt not: then bind them."""
     least, most = _positions(function)
     return least <= count <= most
-
-
-def _check(packed: codec.Packed, limit: str) -> None:
-    size, maximum = packed.size, conf.get(limit)
-    if size > maximum:
-        raise LimitError(
-            f"{size} bytes are over the limit of {maximum} ({limit})",
-            limit=limit, maximum=maximum, actual=size,
-        )  # fmt: skip
 
 
 def _not_in_a_transaction() -> None:

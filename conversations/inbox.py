@@ -19,6 +19,7 @@ from agents import clock, kinds
 from agents.agent import Agent
 from agents.exceptions import ActorMethodError, AddressError, ConfigurationError, InboxFullError
 from agents.models import Actor
+from agents.saying import RECEIVE
 from agents.store import tell_in_transaction
 from agents.turn import Tell
 from conversations import conf, consent, keywords, lines, loops, moments, observing, outbox
@@ -118,7 +119,7 @@ def _deliver(row: InboundText) -> Acceptance:
     try:
         agent, name = address_of(row)
         stub = agent.named(name)
-        told = stub.sync.tell("receive", payload_of(row), key=key_of(row))
+        told = stub.sync.tell(RECEIVE, payload_of(row), key=key_of(row))
     except (AddressError, ActorMethodError, ConfigurationError, InboxFullError) as error:
         return _wait(row, str(error))
     if not told:

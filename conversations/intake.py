@@ -24,6 +24,7 @@ from django.db import InterfaceError, OperationalError, models, transaction
 from agents import store
 from agents.batcher import Batcher
 from agents.exceptions import AgentsError
+from agents.saying import RECEIVE
 from agents.threads import OrmExecutor
 from agents.turn import Tell
 from conversations import conf, inbox, keywords, loops, moments, observing
@@ -203,6 +204,6 @@ def _tell(row: InboundText) -> Tell | None:
     """The task of the agent's inbox; None where the text needs a closer look."""
     try:
         agent, name = inbox.address_of(row)
-        return agent.named(name).task("receive", inbox.payload_of(row), key=inbox.key_of(row))
+        return agent.named(name).task(RECEIVE, inbox.payload_of(row), key=inbox.key_of(row))
     except AgentsError:
         return None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from agents.blobs import BlobInfo, Blobs
 from agents.codec import clean_text, decode, encode
 from agents.parts import Part
+from agents.saying import RECEIVE
 from agents.writes import Row, Table, Writes
 from conversations import conf, consent, outbox, phone, quiet
 from conversations.exceptions import (
@@ -79,7 +80,7 @@ class Sms(Part):
         self._wrote_at: dt.datetime | None = None
         self._correspondent: Row | None = None
         task = turn.task
-        if task is not None and task.method == "receive":
+        if task is not None and task.method == RECEIVE:
             self._remember(decode(task.payload))
 
     async def send(

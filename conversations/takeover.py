@@ -27,8 +27,8 @@ from agents.kinds import get as kind_of
 from agents.models import Actor, TurnRecord
 from agents.operations import note
 from agents.runtime import get_runtime
+from agents.saying import RECEIVE
 from agents.store import get_store, lock_actor
-from agents.store.statements import RECEIVE
 from agents.turn import Turn
 from conversations import media, streams
 from conversations.log import MessageLog

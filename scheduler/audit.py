@@ -18,8 +18,8 @@ from django.db.models.functions import Lag
 
 from agents import conf, kinds
 from agents.models import Actor, Event, Page, Pause, TurnRecord
+from agents.saying import RECEIVE
 from agents.store import get_store
-from agents.store.statements import RECEIVE
 from conversations.models import (
     Consent,
     ConsentState,
@@ -202,10 +202,10 @@ def inbound(moment: Moment) -> Iterator[Finding]:
             actor_id=actor_id, status=InboundStatus.ACCEPTED, received_at__gte=kept
         )
         ids = list(accepted.values_list("message_id", flat=True))
-        tasks = Task.objects.filter(actor_id=actor_id, method="receive")
+        tasks = Task.objects.filter(actor_id=actor_id, method=RECEIVE)
         waiting = {_id(payload) for payload in tasks.values_list("payload", flat=True).iterator()}
         received, delivered = set(), Counter[str]()
-        done = Attempt.objects.filter(actor_id=actor_id, method="receive", outcome=AttemptOutcome.DONE)
+        done = Attempt.objects.filter(actor_id=actor_id, method=RECEIVE, outcome=AttemptOutcome.DONE)
         for lane, payload in done.values_list("lane", "payload").iterator():
             received.add(_id(payload))
             if lane == Lane.INBOX:  # what an operator replays is no delivery

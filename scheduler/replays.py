@@ -16,10 +16,11 @@ from typing import Any
 from django.db import transaction
 from django.db.models import F, Q, QuerySet
 
-from agents import codec, conf, kinds
+from agents import codec, kinds
 from agents.exceptions import AgentsError, CodecError, LimitError, TaskError, TaskGoneError, UnknownKindError
 from agents.merge_patch import merge_patch
 from agents.operations import note
+from agents.sizes import check_size
 from agents.store import Delayed, get_store
 from scheduler import verbs
 from scheduler.models import (
@@ -101,7 +102,7 @@ class Change:
             raise
         except Exception as error:
             raise CodecError(f"no payload: {error}", path="$") from error
-        _check_size(self.payload)
+        check_size(codec.size(self.payload), "MAX_PAYLOAD_BYTES", "the payload")
 
     def of(self, kind: str, method: str, payload: Any) -> Any:
         """The payload that runs. Raises TaskError for a method without one, and for nothing to merge with."""
@@ -111,23 +112,12 @@ class Change:
             if not isinstance(payload, dict):
                 raise TaskError("There is no object to merge the patch with.")
             payload = merge_patch(payload, self.payload)
-            _check_size(payload)
+            check_size(codec.size(payload), "MAX_PAYLOAD_BYTES", "the payload")
         else:
             payload = self.payload
         if payload is not None and not _takes_payload(kind, method):
             raise TaskError(f"{method} takes no payload.")
         return payload
-
-
-def _check_size(tree: Any) -> None:
-    size, maximum = codec.size(tree), conf.get("MAX_PAYLOAD_BYTES")
-    if size > maximum:
-        raise LimitError(
-            f"{size} bytes are over the limit of {maximum} (MAX_PAYLOAD_BYTES)",
-            limit="MAX_PAYLOAD_BYTES",
-            maximum=maximum,
-            actual=size,
-        )
 
 
 def _takes_payload(kind: str, method: str) -> bool:

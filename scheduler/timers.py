@@ -20,6 +20,8 @@ from agents import codec, conf
 from agents.exceptions import ActorUnknownMethodError, LimitError, ScheduleError
 from agents.observing.carrying import carried
 from agents.parts import Part
+from agents.sizes import check_size
+from agents.store.rows import TASK
 from agents.turn import Turn
 from agents.writes import Table, Writes
 from scheduler import cron as cron_rules
@@ -30,11 +32,6 @@ from scheduler.recurrence import next_due
 
 logger = logging.getLogger("scheduler.timers")
 
-TASK = Table(
-    "scheduler.Task",
-    ("actor_id", "task_id", "lane", "method", "payload", "status", "due_at", "every_seconds", "cron", "tz",
-     "attempts", "max_retries", "created_at", "parked_at", "error", "carried"),
-)  # fmt: skip
 TASK_KEY = Table("scheduler.Task", ("actor_id", "task_id"))
 
 #: Retries that may be asked for.
@@ -301,14 +298,7 @@ def _task_id(id: str) -> str:
 
 def _payload(value: Any) -> Any:
     packed = codec.pack(value)
-    size, maximum = packed.size, conf.get("MAX_PAYLOAD_BYTES")
-    if size > maximum:
-        raise LimitError(
-            f"a task's payload may have {maximum} bytes, this one has {size}",
-            limit="MAX_PAYLOAD_BYTES",
-            maximum=maximum,
-            actual=size,
-        )
+    check_size(packed.size, "MAX_PAYLOAD_BYTES", "the payload of a task")
     return packed.tree()
 
 

@@ -24,7 +24,9 @@ class ActorQuerySet(models.QuerySet["Actor"]):
 class Actor(models.Model):
     """One actor: an instance of an Agent class, addressed by (kind, name).
 
-    Only the store (``agents/store``) writes these rows: every other writer would break the fence.
+    Its lease, fence, numbers, state and alarm are written by the store alone (``agents/store``): every other
+    writer would break the fence. A pause and a takeover are noted under the row's lock
+    (``store.lock_actor``); an import and a fork make rows, an erasure deletes one.
     """
 
     kind = models.CharField(max_length=conf.KIND_MAX_LENGTH)

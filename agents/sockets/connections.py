@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from django.db import transaction
 from django.db.models.functions import Now
 
-from agents import codec, conf, kinds, store
-from agents.exceptions import AgentsError, LimitError
+from agents import codec, kinds, store
+from agents.exceptions import AgentsError
 from agents.models import Connection as Row
+from agents.sizes import check_size
 from agents.sockets import backlog
 from agents.sockets.backlog import Head
 from agents.sockets.signals import Broadcast
@@ -147,14 +148,7 @@ def data_tree(data: Any) -> Any:
     if not isinstance(data, str | bytes):
         raise TypeError(f"clients are sent text or bytes, got {type(data).__name__}")
     tree = codec.encode(data)
-    size, maximum = codec.size(tree), conf.get("MAX_EVENT_BYTES")
-    if size > maximum:
-        raise LimitError(
-            f"{size} bytes are over the limit of {maximum} (MAX_EVENT_BYTES)",
-            limit="MAX_EVENT_BYTES",
-            maximum=maximum,
-            actual=size,
-        )
+    check_size(codec.size(tree), "MAX_EVENT_BYTES", "what is sent")
     return tree
 
 

@@ -28,12 +28,12 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.utils import Error as DatabaseError
 
 from agents import clock, conf
+from agents.saying import RECEIVE
 from agents.store.order import in_order
 from agents.store.requests import Alarm, Claim, Next, TaskEnd
 from agents.store.statements import (
     DRAIN_WINDOW,
     LOCK_TIMEOUT,
-    RECEIVE,
     WAITING_AGAIN,
     WAITING_FRESH,
     Address,

@@ -30,9 +30,6 @@ DRAIN_WINDOW = 256
 WAITING_FRESH = dt.timedelta(seconds=1)
 # A mark that is fresher than this is not made again.
 WAITING_AGAIN = dt.timedelta(milliseconds=200)
-# What is told to this method of an actor is what somebody says to it: an operator who has taken the actor
-# over gets it instead of the agent.
-RECEIVE = "receive"
 # How long a transaction of the store waits for a row that somebody else has locked.
 LOCK_TIMEOUT = 5.0  # seconds
 # The same for a batch, in which others wait, too, and for what its caller can hand in again.
@@ -86,7 +83,7 @@ class LockedRow:
     name: str
     waiting: bool
     hold: str = ""  # as in ActorRow
-    # Pending tasks by lane ("timer", "inbox"), where they were counted, up to one past their limits.
+    # Pending tasks by lane ("timer", "inbox"), where they were counted.
     pending: dict[str, int] = field(default_factory=dict)
 
 
@@ -194,7 +191,7 @@ class Statements(ABC):
 
     @abstractmethod
     def pending(self, ids: Sequence[int]) -> dict[int, dict[str, int]]:
-        """Pending tasks by lane, up to one past their limits."""
+        """Pending tasks by lane: all of them, since an actor that holds more than it may must not grow."""
 
     @abstractmethod
     def update_actors(self, rows: Sequence[dict[str, Any]], now: dt.datetime) -> Answer[list[Alarm]]:
