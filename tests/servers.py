@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import random
 import shutil
 import signal
 import socket
@@ -30,10 +31,28 @@ STARTING = 60.0  # seconds that a server may take to answer
 STOPPING = 60.0  # seconds that it may take to end
 
 
+# Below those that the kernel gives to outgoing connections (net.ipv4.ip_local_port_range): of these one may
+# have the port before the server does that was told of it, or while that server is down.
+PORTS = range(10_000, 32_000)
+
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on, and that nobody else is given: each worker of a run has its share."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    while True:
+        port = random.SystemRandom().choice(PORTS[worker % 10 :: 10])
+        if port in _given:
+            continue
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        _given.add(port)
+        return port
 
 
 class Process:

@@ -21,6 +21,8 @@ from agentsite.settings import *  # noqa: E402, F403
 from agentsite.settings import (  # noqa: E402
     AGENTS,
     CELERY_BROKER_TRANSPORT_OPTIONS,
+    CHANNEL_LAYERS,
+    REDIS_URL,
     STORAGES,
     VAR_DIR,
 )
@@ -39,6 +41,19 @@ PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # quick; t
 if "FAKETIME" in os.environ:
     # Under libfaketime the system call behind it fails.
     time.sleep = lambda seconds: threading.Event().wait(float(seconds)) and None  # type: ignore[assignment]
+
+# What the layer's keys begin with: runs and their workers share a Redis, and tests drop all that is in it.
+# Workers of pytest-xdist have their run's number, and processes that tests start have that of their worker.
+LAYER = (
+    f"asgi-{os.environ.setdefault('TEST_RUN', str(os.getpid()))}-{os.environ.get('PYTEST_XDIST_WORKER', '')}-"
+)
+if REDIS_URL:
+    CHANNEL_LAYERS = {
+        "default": {
+            **CHANNEL_LAYERS["default"],
+            "CONFIG": {**CHANNEL_LAYERS["default"]["CONFIG"], "prefix": LAYER},  # type: ignore[dict-item]
+        }
+    }
 
 # Processes that tests start get shorter leases, budgets and the like as JSON.
 AGENTS = {**AGENTS, **json.loads(os.environ.get("TEST_AGENTS", "{}"))}

@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.servers import free_port
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
@@ -53,12 +54,6 @@ def project(tmp_path: Path) -> Path:
     )
     (venv / "installed-runtime").write_text(stamp.stdout)
     return tmp_path
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from playwright.async_api import Browser, expect
 
 from tests.browser.conftest import PATIENCE, Desk
 from tests.browser.test_chat import log, once_and_in_order, say
-from tests.test_bin import free_port, manage, password, project, running  # noqa: F401 - a fixture
+from tests.servers import free_port
+from tests.test_bin import manage, password, project, running  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 

@@ -7,7 +7,6 @@ import datetime as dt
 import os
 import re
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from conversations.signatures import DEVELOPMENT_SIGNING_KEY, sign
 from scheduler.audit import audit
 from scheduler.models import Attempt, Task
 from tests.processes import database_url
+from tests.servers import free_port
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
@@ -42,9 +42,7 @@ OURS = "+15550009999"
 @contextmanager
 def site(folder: Path, model: str = "offline") -> Iterator[str]:
     """``bin/dev`` on a free port and this test's database, with the offline model."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     environment = {
         **{k: v for k, v in os.environ.items() if k not in ("DJANGO_SETTINGS_MODULE", "REDIS_URL")},
         "ENV_FILE": "",

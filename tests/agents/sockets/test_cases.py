@@ -25,6 +25,7 @@ from tests.agents.sockets.conftest import Sites, at_rest
 from tests.agents.sockets.site import Client, Site, deployed, running
 from tests.agents.sockets.test_streams import Reader
 from tests.servers import missing
+from tests.settings import LAYER
 from tests.waiting import wait_until
 
 pytestmark = [
@@ -167,7 +168,7 @@ def test_ws_07_a_client_that_leaves_during_a_long_reply_is_gone_and_the_reply_is
     reader.until(lambda: reader.texts)
     client.ws.close()
     if database is not None:
-        group = f"asgi:group:{group_name(KIND, name)}"
+        group = f"{LAYER}:group:{group_name(KIND, name)}"
         wait_until(lambda: not database.zcard(group), 30, "the group to be left")
     wait_until(lambda: Message.objects.filter(actor__name=name).count() == 2, 30)
     with site.client(KIND, name, session=operator) as again:

@@ -28,6 +28,7 @@ from tests.agents.sockets.redis_line import RedisLine
 from tests.agents.sockets.site import Client, Site, deployed, running
 from tests.servers import Redis, missing
 from tests.servers import running as processes
+from tests.settings import LAYER
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.redis, pytest.mark.django_db(transaction=True)]
@@ -44,7 +45,7 @@ def keys() -> Iterator[Callable[[], list[bytes]]]:
     database = redis.Redis.from_url(os.environ["REDIS_URL"])
 
     def keys() -> list[bytes]:
-        return list(database.scan_iter("asgi*", count=1000))
+        return list(database.scan_iter(f"{LAYER}*", count=1000))
 
     yield keys
     for key in keys():
@@ -55,13 +56,13 @@ def keys() -> Iterator[Callable[[], list[bytes]]]:
 def forget() -> int:
     """Drops the layer's keys, as a flush of Redis would."""
     with redis.Redis.from_url(os.environ["REDIS_URL"]) as database:
-        return sum(database.delete(key) for key in list(database.scan_iter("asgi*", count=1000)))
+        return sum(database.delete(key) for key in list(database.scan_iter(f"{LAYER}*", count=1000)))
 
 
 def joined(site: Site, name: str, kind: str = KIND) -> bool:
     """Whether a hub's channel is in the actor's group."""
     with redis.Redis.from_url(os.environ["REDIS_URL"]) as database:
-        return bool(database.zcard(f"asgi:group:{group_name(kind, name)}"))
+        return bool(database.zcard(f"{LAYER}:group:{group_name(kind, name)}"))
 
 
 def everything(client: Client, up_to: int, timeout: float = 30.0) -> list[int]:
@@ -220,7 +221,7 @@ def test_a_worker_broadcasts_from_task_after_task(
         redis.client() as database,
         site.admitted(KIND, name, session=operator) as client,
     ):
-        wait_until(lambda: database.zcard(f"asgi:group:{group_name(KIND, name)}"), 30)
+        wait_until(lambda: database.zcard(f"{LAYER}:group:{group_name(KIND, name)}"), 30)
         for n in range(3):
             client.send("say", id=f"{n}", text=f"twice {n}")
             for which in ("first", "second"):
@@ -304,7 +305,10 @@ def line(settings: Any) -> Iterator[RedisLine]:
     """A line to Redis for the server; this process publishes over it, too."""
     line = RedisLine(os.environ["REDIS_URL"])
     settings.CHANNEL_LAYERS = {
-        "default": {"BACKEND": "agents.sockets.layer.RedisLayer", "CONFIG": {"hosts": [line.url]}}
+        "default": {
+            "BACKEND": "agents.sockets.layer.RedisLayer",
+            "CONFIG": {"hosts": [line.url], "prefix": LAYER},
+        }
     }
     yield line
     runtime.shutdown(0)
@@ -314,7 +318,7 @@ def line(settings: Any) -> Iterator[RedisLine]:
 async def test_groups_are_asked_for_members_before_anything_is_sent_to_them(
     keys: Callable[[], list[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layer = RedisLayer(hosts=[os.environ["REDIS_URL"]])
+    layer = RedisLayer(hosts=[os.environ["REDIS_URL"]], prefix=LAYER)
     groups = [group_name(KIND, f"asked {number}") for number in range(3)]
     assert await layer.inhabited(groups) == []
     channel = await layer.new_channel()
@@ -373,7 +377,7 @@ CAPACITY = 20
 def server(tmp_path: Path, settings: Any) -> Iterator[Redis]:
     """A Redis of the test's own, which may be killed; this process publishes to it, too."""
     server = Redis(tmp_path)
-    config = {"hosts": [server.url], "capacity": CAPACITY}
+    config = {"hosts": [server.url], "capacity": CAPACITY, "prefix": LAYER}
     with processes(server):
         settings.CHANNEL_LAYERS = {
             "default": {"BACKEND": "agents.sockets.layer.RedisLayer", "CONFIG": config}
@@ -402,7 +406,7 @@ def test_redis_is_full_and_killed_in_the_middle_of_a_thousand_broadcasts_and_nob
         site.admitted(KIND, name, session=operator) as one,
         site.admitted(KIND, name, session=operator) as two,
     ):
-        group = f"asgi:group:{group_name(KIND, name)}"
+        group = f"{LAYER}:group:{group_name(KIND, name)}"
         wait_until(lambda: redis.zcard(group), 30)
         shout(200)
         os.kill(site.process.pid, signal.SIGSTOP)
@@ -424,7 +428,7 @@ def test_redis_is_full_and_killed_in_the_middle_of_a_thousand_broadcasts_and_nob
 
 def full(redis: Any) -> bool:
     """Whether some process's channel has as much as it may."""
-    return any(redis.zcard(key) >= CAPACITY for key in redis.keys("asgispecific*"))
+    return any(redis.zcard(key) >= CAPACITY for key in redis.keys(f"{LAYER}specific*"))
 
 
 LOSSY = {"DJANGO_SETTINGS_MODULE": "tests.agents.sockets.lossy_settings"}
