@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from django.db.models import Max
+
 from agents import clock, faults, kinds
 from agents.engine import Engine
 from agents.runtime import get_runtime, shutdown
@@ -29,12 +31,19 @@ if TYPE_CHECKING:
 __all__ = ["CrashError", "advance", "crash_at", "drain", "on_runtime", "reset_clock", "shutdown"]
 
 
+#: Less than the shortest pause of a retry.
+AT_ONCE = dt.timedelta(seconds=0.5)
+
+
 class CrashError(Exception):
     """What ``crash_at`` raises at its point, as if the process had died there."""
 
 
 def drain(*stubs: Stub, limit: int = 10_000) -> int:
     """Runs due tasks (of these actors, or of all) until nothing is due; returns how many ran.
+
+    What they make due at once runs as well. The pause of a retry is not over before the next ``drain``,
+    however long this one takes.
 
     Raises AssertionError when ``limit`` tasks have run and there is still more: something spins.
     """
@@ -76,15 +85,27 @@ def crash_at(point: str, times: int = 1) -> Iterator[None]:
         yield
 
 
+def _at_once(began: dt.datetime) -> dt.datetime:
+    """Until when is due what a drain found, or what its tasks have made due at once."""
+    from scheduler.models import Attempt
+
+    ended = Attempt.objects.filter(ended_at__gt=began).aggregate(last=Max("ended_at"))["last"]
+    return max(began, ended or began) + AT_ONCE
+
+
 async def _drain(engine: Engine, addresses: set[tuple[str, str]], limit: int) -> int:
     from scheduler.drain import drain as drain_actor
 
     ran = 0
+    began = await engine.in_store(engine.store.sql.now)
     # An overridden now() may be far ahead of the database's clock: every alarm is looked at.
     ever = dt.timedelta(days=365_000)
     while True:
         alarms = await engine.in_store(engine.store.sweep, kinds.installed(), 10_000, ever)
-        due = [a for a in alarms if a.at is not None and a.at <= (kinds.get(a.kind).clock() or a.now)]
+        until = await engine.in_store(_at_once, began)
+        due = [
+            a for a in alarms if a.at is not None and a.at <= (kinds.get(a.kind).clock() or min(a.now, until))
+        ]
         mine = [a for a in due if not addresses or (a.kind, a.name) in addresses]
         before = ran
         for alarm in mine:
