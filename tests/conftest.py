@@ -15,8 +15,15 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import hypothesis
 import pytest
 from django.core.management.color import no_style
+
+# Neither an example nor its making is measured: the machine may stall in the middle of it.
+hypothesis.settings.register_profile(
+    "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("unhurried")
 
 OUR_APPS = ("agents", "conversations", "scheduler")
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agents.batcher import SLOW, WORTH, Batcher
+from agents import batcher as batchers
+from agents.batcher import WORTH, Batcher
 from tests.waiting import wait_until
 
 
@@ -36,15 +37,43 @@ def threads():
         yield pool
 
 
+Passes = Callable[[], Awaitable[None]]
+
+
+@pytest.fixture
+async def passes(monkeypatch: pytest.MonkeyPatch) -> Passes:
+    """Makes the time pass after which a batch is slow; by itself, it takes a minute."""
+    loop, ahead = asyncio.get_running_loop(), 0.0
+    now = loop.time
+    monkeypatch.setattr(batchers, "SLOW", 60.0)
+    monkeypatch.setattr(loop, "time", lambda: now() + ahead)
+
+    async def passes() -> None:
+        nonlocal ahead
+        ahead += batchers.SLOW
+        await settled()
+
+    return passes
+
+
+async def settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def has(work: Work, *batches: list[int]) -> None:
+    await asyncio.to_thread(wait_until, lambda: work.batches == list(batches))
+
+
 def batcher(work: Work, threads: ThreadPoolExecutor, size: int = 64, lanes: int = 1) -> Batcher[int, int]:
     return Batcher(work, threads, size=size, lanes=lanes)
 
 
-async def test_a_lone_request_does_not_wait(threads):
+async def test_a_lone_request_does_not_wait(threads, passes: Passes):
     work = Work()
     began = time.monotonic()
     assert await batcher(work, threads).submit(2) == 4
-    assert time.monotonic() - began < SLOW
+    assert time.monotonic() - began < batchers.SLOW / 2
     assert work.batches == [[2]]
 
 
@@ -55,16 +84,16 @@ async def test_what_is_ready_in_one_round_of_the_loop_goes_together_and_in_order
     assert work.batches == [[0, 1, 2, 3, 4]]
 
 
-async def test_what_comes_while_a_batch_is_on_its_way_goes_with_the_next(threads):
+async def test_what_comes_while_a_batch_is_on_its_way_goes_with_the_next(threads, passes: Passes):
     work = Work()
     submit = batcher(work, threads).submit
     work.gate.clear()
     first = submit(1)
-    await asyncio.sleep(0.02)
+    await has(work, [1])
     others = [submit(n) for n in (2, 3)]
-    await asyncio.sleep(0.02)
+    await settled()
     others.append(submit(4))
-    await asyncio.sleep(SLOW * 2)
+    await passes()
     assert work.batches == [[1]]  # one lane: nothing overtakes
     work.gate.set()
     assert await asyncio.gather(first, *others) == [2, 4, 6, 8]
@@ -78,19 +107,19 @@ async def test_no_batch_is_larger_than_its_size(threads):
     assert [len(batch) for batch in work.batches] == [3, 3, 1]
 
 
-async def test_a_slow_batch_lets_the_next_one_start_beside_it_where_there_are_lanes(threads):
+async def test_a_slow_batch_lets_the_next_one_start_beside_it_where_there_are_lanes(threads, passes: Passes):
     work = Work()
     submit = batcher(work, threads, lanes=2).submit
     work.gate.clear()
     first = submit(1)
-    await asyncio.sleep(0.01)
+    await has(work, [1])
     second = submit(2)
-    await asyncio.sleep(0.01)
+    await settled()
     assert work.batches == [[1]]
-    await asyncio.sleep(SLOW * 2)
-    assert work.batches == [[1], [2]]
+    await passes()
+    await has(work, [1], [2])
     third = submit(3)
-    await asyncio.sleep(SLOW * 2)
+    await passes()
     assert work.batches == [[1], [2]]  # no third lane
     work.gate.set()
     assert await asyncio.gather(first, second, third) == [2, 4, 6]
@@ -133,7 +162,7 @@ async def test_a_request_that_nobody_waits_for_any_more_harms_no_other(threads):
     submit = batcher(work, threads).submit
     work.gate.clear()
     gone, waits = submit(1), submit(2)
-    await asyncio.sleep(0.01)
+    await has(work, [1, 2])
     gone.cancel()
     work.gate.set()
     assert await waits == 4

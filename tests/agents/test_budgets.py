@@ -205,7 +205,7 @@ def test_a_turn_whose_lease_was_taken_is_ended_and_commits_nothing(agents_settin
 
 def test_a_turn_whose_database_is_out_of_reach_for_a_lease_ends(agents_settings, monkeypatch):
     """Somebody else may hold the actor by then: to go on would be two at once."""
-    agents_settings(LEASE=0.6, LEASE_RENEWAL=0.2, STOP_POLL=0.1)
+    agents_settings(LEASE=3.0, LEASE_RENEWAL=0.2, STOP_POLL=0.1)
     stub = Waiter.named("w")
     store = get_store()
 

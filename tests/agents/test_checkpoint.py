@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agents import Agent
+from agents import Agent, faults
 from agents.exceptions import (
     ActorMethodTimeoutError,
     LimitError,
@@ -14,13 +16,23 @@ from agents.exceptions import (
     TurnLostError,
 )
 from agents.models import Actor, Event, TurnRecord
+from agents.runtime import get_runtime
 from agents.testing import advance, drain
 from conversations.models import Message, OutboundText
 from scheduler.models import Task
 from tests.agents.cast import Counter, outside
 from tests.agents.facts import attempts, messages, row, tasks
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def its_budget_ends() -> None:
+    """The budget of the turn that runs is over now; returns when the body has been cancelled for it."""
+    engine = get_runtime().engine
+    (run,) = engine.runs
+    engine.loop.call_soon_threadsafe(run.end, "timeout")
+    wait_until(lambda: run.reason == "timeout")
 
 
 class Saver(Agent):
@@ -167,29 +179,28 @@ def test_the_next_task_of_the_drain_sees_what_a_failed_one_had_kept_and_no_more(
 
 
 def test_a_turn_that_times_out_behind_a_checkpoint_keeps_it_and_frees_the_actor(agents_settings):
-    agents_settings(CALL_BUDGET=0.3, BUDGET_GRACE=0.2)
+    agents_settings(CALL_BUDGET=60.0)
     stub = Saver.named("s")
-    with pytest.raises(ActorMethodTimeoutError):
-        stub.sync.checkpoint_and_sleep(5)
+    with ThreadPoolExecutor(1) as thread:
+        call = thread.submit(stub.sync.checkpoint_and_sleep, 60)
+        wait_until(lambda: messages(stub) == ["kept"])
+        its_budget_ends()
+        with pytest.raises(ActorMethodTimeoutError):
+            call.result()
     assert messages(stub) == ["kept"]
     assert row(stub).token is None
 
 
 def test_a_turn_that_is_ended_while_its_checkpoint_is_on_its_way_frees_the_actor(agents_settings):
     """The checkpoint moves the fence: what ends the turn must know by how much."""
-    import threading
-    import time
-
-    from agents import faults
-
-    agents_settings(CALL_BUDGET=0.3, BUDGET_GRACE=1.0)
+    agents_settings(CALL_BUDGET=60.0, BUDGET_GRACE=60.0)
     stub = Saver.named("s")
     slow = threading.Event()
 
     def wait() -> None:
         if not slow.is_set():
             slow.set()
-            time.sleep(0.6)
+            its_budget_ends()
 
     with faults.at("commit.begin", wait), pytest.raises(ActorMethodTimeoutError):
         stub.sync.checkpoint_and_sleep(0)
@@ -200,12 +211,7 @@ def test_a_turn_that_is_ended_while_its_checkpoint_is_on_its_way_frees_the_actor
 
 
 def test_a_task_that_is_ended_while_its_checkpoint_is_on_its_way_is_retried(agents_settings):
-    import threading
-    import time
-
-    from agents import faults
-
-    agents_settings(TASK_BUDGET=0.3, BUDGET_GRACE=1.0)
+    agents_settings(TASK_BUDGET=60.0, BUDGET_GRACE=60.0)
     stub = Saver.named("s")
     stub.sync.tell("checkpoint_and_sleep", 0)
     slow = threading.Event()
@@ -213,7 +219,7 @@ def test_a_task_that_is_ended_while_its_checkpoint_is_on_its_way_is_retried(agen
     def wait() -> None:
         if not slow.is_set():
             slow.set()
-            time.sleep(0.6)
+            its_budget_ends()
 
     with faults.at("commit.begin", wait):
         drain()

@@ -123,12 +123,13 @@ async def test_what_the_server_refuses_raises_with_its_code() -> None:
         with pytest.raises(ClientError) as private:
             await calling
         assert (private.value.code, private.value.turn_id) == ("private_method", "t")
-        await asyncio.sleep(0.05)
+        while not errors:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
         assert [error.code for error in errors] == ["bad_frame"]
 
 
 async def test_a_call_is_sent_once_and_nobody_waits_for_ever() -> None:
-    async with scripted() as server, client(server, call_timeout=0.3) as agent:
+    async with scripted() as server, client(server) as agent:
         calling = asyncio.create_task(agent.call("a"))
         link = await server.link()
         await link.accept()
@@ -139,9 +140,12 @@ async def test_a_call_is_sent_once_and_nobody_waits_for_ever() -> None:
         assert lost.value.code == "connection_lost"
         link = await server.link()
         await link.accept()
+        await agent.opened()
+        agent.call_timeout = 0.3
         with pytest.raises(ClientError) as late:
             await agent.call("b")
         assert late.value.code == "timeout"
+        agent.call_timeout = 30.0
         calling = asyncio.create_task(agent.call("c"))
         while (call := await link.next("call"))["method"] != "c":
             pass

@@ -25,7 +25,7 @@ class Calls:
     async def has(self, count: int) -> None:
         while len(self.seen) < count:
             self._more.clear()
-            await asyncio.wait_for(self._more.wait(), 5)
+            await asyncio.wait_for(self._more.wait(), 60)
 
 
 async def test_what_is_due_is_called_in_its_time_and_once():

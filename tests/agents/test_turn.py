@@ -405,8 +405,10 @@ def test_a_callers_loop_may_close_before_the_turn_ends(caplog):
     stub = Waiter.named("w")
 
     async def call_and_leave() -> None:
+        call = asyncio.create_task(stub.sleep(60, until="enough"))
+        await asyncio.to_thread(wait_until, lambda: outside)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(stub.sleep(60, until="enough"), 0.1)
+            await asyncio.wait_for(call, 0.1)
 
     asyncio.run(call_and_leave())
     said.add("enough")

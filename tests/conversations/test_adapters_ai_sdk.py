@@ -223,7 +223,10 @@ def test_the_ai_sdk_refuses_what_is_wrong(ai_sdk: AiSdk):
             ai_sdk.check(messages)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=300,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(log=RANDOM_LOGS)
 def test_the_ai_sdk_takes_every_log(ai_sdk: AiSdk, log: list[StoredMessage]):
     if messages := to_ai_sdk(log):

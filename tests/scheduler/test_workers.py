@@ -196,12 +196,12 @@ def test_a_few_threads_carry_many_turns_that_wait(worker, tmp_path):
         ended_well(one)
 
 
-def test_a_worker_whose_slots_are_full_leaves_work_to_others(worker, beat):
+def test_a_worker_whose_slots_are_full_leaves_work_to_others(worker, beat, tmp_path):
     with running(full := worker("full", TURNS=2)):
         full.ready()
-        tell("a", "b", method="nap", payload=60.0)
+        tell("a", "b", method="rest", payload=str(tmp_path / "rested"))
         publish("a", "b")
-        wait_until(lambda: outcomes("nap") == ["running", "running"], PATIENT)
+        wait_until(lambda: outcomes("rest") == ["running", "running"], PATIENT)
         with running(other := worker("other"), beat()):
             other.ready()
             names = [f"n{n}" for n in range(30)]
@@ -209,7 +209,7 @@ def test_a_worker_whose_slots_are_full_leaves_work_to_others(worker, beat):
             for name in names:
                 publish(name)
             done(30)
-            assert outcomes("nap") == ["running", "running"]
+            assert outcomes("rest") == ["running", "running"]
 
 
 def test_an_hour_without_workers_leaves_no_heap(worker, redis):

@@ -80,7 +80,7 @@ def test_a_turn_past_its_budget_is_a_timeout(counted: Counted, agents_settings: 
 
 
 def test_a_lease_that_is_taken_away_is_counted(counted: Counted, agents_settings: Any):
-    agents_settings(CALL_BUDGET=0.05, BUDGET_GRACE=0.05, STOP_POLL=0.02)
+    agents_settings(CALL_BUDGET=0.5, BUDGET_GRACE=0.5, STOP_POLL=0.02)
     with pytest.raises(ActorMethodTimeoutError):
         Waiter.named("w").sync.stubborn("enough")
     said.add("enough")

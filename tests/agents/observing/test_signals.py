@@ -63,7 +63,7 @@ def test_a_task_that_parks_is_announced(heard: Listen):
 
 
 def test_a_lost_lease_is_announced(heard: Listen, agents_settings: Any):
-    agents_settings(CALL_BUDGET=0.05, BUDGET_GRACE=0.05, STOP_POLL=0.02)
+    agents_settings(CALL_BUDGET=0.5, BUDGET_GRACE=0.5, STOP_POLL=0.02)
     came = heard(lease_lost)
     with pytest.raises(ActorMethodTimeoutError):
         Waiter.named("w").sync.stubborn("enough")

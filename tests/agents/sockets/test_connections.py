@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,40 +137,48 @@ def test_an_error_of_on_connect_closes_with_1011(site: Site, name: str) -> None:
         assert client.closed() == 1011
 
 
-def test_what_a_client_says_waits_for_on_connect(site: Site, name: str) -> None:
+def test_what_a_client_says_waits_for_on_connect(site: Site, name: str, tmp_path: Path) -> None:
     from agents.sockets import connect_token
 
-    with site.client(DOORMAN, name, origin=None, X_Pause="1") as client:
+    with site.client(DOORMAN, name, origin=None, X_Until=str(tmp_path / "greeted")) as client:
         client.send("attach", token=connect_token(DOORMAN, name))
         client.send("say", id="1", text="hello")
         client.send("ping")
         assert client.until("pong")
         assert book(name) == ([], [])
+        (tmp_path / "greeted").touch()
         client.until("ack")
         assert book(name)[0] != []
 
 
-def test_a_client_that_leaves_while_it_is_greeted_is_told_of_after_it(site: Site, name: str) -> None:
+def test_a_client_that_leaves_while_it_is_greeted_is_told_of_after_it(
+    site: Site, name: str, tmp_path: Path
+) -> None:
     from agents.sockets import connect_token
 
-    with site.client(DOORMAN, name, origin=None, X_Pause="1") as client:
+    with site.client(DOORMAN, name, origin=None, X_Until=str(tmp_path / "greeted")) as client:
         client.send("attach", token=connect_token(DOORMAN, name))
         id = client.until("hello")["connection"]
         wait_until(lambda: Actor.objects.filter(name=name, token__isnull=False).exists())
+    (tmp_path / "greeted").touch()
     wait_until(lambda: book(name) == ([id], [id]))
 
 
-def test_a_client_that_leaves_before_its_turn_came_is_not_greeted(site: Site, name: str) -> None:
+def test_a_client_that_leaves_before_its_turn_came_is_not_greeted(
+    site: Site, name: str, tmp_path: Path
+) -> None:
     with site.by_token(DOORMAN, name, name="first") as first:
         first.until("broadcast")
         from agents.sockets import connect_token
 
-        with site.client(DOORMAN, name, origin=None, X_Pause="1.5") as slow:
+        with site.client(DOORMAN, name, origin=None, X_Until=str(tmp_path / "greeted")) as slow:
             slow.send("attach", token=connect_token(DOORMAN, name))
             slow.until("hello")
             wait_until(lambda: Actor.objects.filter(name=name, token__isnull=False).exists())
             with site.by_token(DOORMAN, name) as late:
                 late_id = late.until("hello")["connection"]
+            wait_until(lambda: not Connection.objects.filter(pk=late_id).exists())
+            (tmp_path / "greeted").touch()
         wait_until(lambda: len(book(name)[1]) == 1)
         assert late_id not in book(name)[0]
 

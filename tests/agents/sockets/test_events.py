@@ -13,7 +13,7 @@ from agents.models import Actor, Event
 from agents.sockets import backlog, pruning
 from agents.sockets.events import RESERVED
 from tests.agents.sockets.chatters.agents import ChatterAgent
-from tests.agents.sockets.site import Client, Site, running
+from tests.agents.sockets.site import PATIENCE, Client, Site, running
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.django_db(transaction=True)]
@@ -25,7 +25,7 @@ def cursors(frames: list[dict[str, Any]]) -> list[int]:
     return [frame["cursor"] for frame in frames]
 
 
-def take(client: Client, count: int, timeout: float = 10.0) -> list[dict[str, Any]]:
+def take(client: Client, count: int, timeout: float = PATIENCE) -> list[dict[str, Any]]:
     """The next events, in the order in which they come, acknowledged."""
     found: list[dict[str, Any]] = []
     while len(found) < count:

@@ -225,8 +225,11 @@ async def test_a_database_that_is_away_is_asked_again(
     stage = Stage()
     stage.failures = 3
     stage.feed.attach(Attach(cursor=0))
-    await asyncio.sleep(0.2)
+    async with asyncio.timeout(60):
+        while not stage.sent:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
     assert [f["kind"] for f in stage.sent] == ["attached"]
+    assert stage.failures == 0
     stage.task.cancel()
 
 

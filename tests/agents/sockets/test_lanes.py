@@ -65,8 +65,8 @@ async def test_lanes_share_what_may_wait_and_what_runs_does_not_count() -> None:
     with pytest.raises(TooManyFramesError):
         one.put(1, 1)
     gate.set()
-    await settle()
-    await asyncio.sleep(0.05)
+    for _ in range(frames):
+        await settle()
     assert (waiting.frames, waiting.bytes) == (0, 0)
 
 
@@ -81,9 +81,10 @@ def test_the_bytes_that_wait_are_bounded_at_the_edge() -> None:
 
 async def test_a_server_that_stops_lets_what_runs_end_and_begins_nothing() -> None:
     done: list[int] = []
+    gate = asyncio.Event()
 
     async def work(n: int) -> None:
-        await asyncio.sleep(0.02)
+        await gate.wait()
         done.append(n)
 
     server = Work()
@@ -92,5 +93,6 @@ async def test_a_server_that_stops_lets_what_runs_end_and_begins_nothing() -> No
     lane.put(2, 1)
     await settle()
     server.stopping = True
-    await asyncio.sleep(0.1)
+    gate.set()
+    await settle()
     assert (done, server.busy) == ([1], 0)

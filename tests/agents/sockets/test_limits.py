@@ -18,7 +18,7 @@ from websockets.uri import parse_uri
 from agents.models import Actor
 from conversations.models import Message
 from tests.agents.sockets.chatters.agents import ChatterAgent
-from tests.agents.sockets.site import Client, Site, running
+from tests.agents.sockets.site import PATIENCE, Client, Site, running
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.django_db(transaction=True)]
@@ -38,9 +38,9 @@ def memory(site: Site) -> int:
     return int(Path(f"/proc/{site.process.pid}/statm").read_text().split()[1]) * 4096
 
 
-def busy(client: Client, name: str, seconds: float = 3.0) -> None:
-    """The client's call lane is taken by a turn that runs."""
-    client.send("call", id="nap", method="nap", args=[seconds])
+def busy(client: Client, name: str, until: Path) -> None:
+    """The client's call lane is taken by a turn that runs until there is such a file."""
+    client.send("call", id="nap", method="rest", args=[str(until)])
     wait_until(lambda: Actor.objects.filter(name=name, token__isnull=False).exists())
 
 
@@ -83,41 +83,51 @@ def test_a_frame_before_anybody_is_admitted_has_the_same_limit(site: Site, name:
         assert client.closed() == 1009
 
 
-def test_256_frames_may_wait_and_one_more_closes_with_1013(site: Site, operator: str, name: str) -> None:
+def test_256_frames_may_wait_and_one_more_closes_with_1013(
+    site: Site, operator: str, name: str, tmp_path: Path
+) -> None:
     with site.admitted(KIND, name, session=operator) as client:
-        busy(client, name)
+        busy(client, name, tmp_path / "one")
         for n in range(256):
             client.send("call", id=str(n), method="echo", args=[n])
         client.send("seen", cursor=0)  # does not wait, and does not count
-        assert [client.until("result", id=str(n), timeout=10)["value"] for n in range(256)] == list(
-            range(256)
-        )
-        busy(client, name)
+        assert client.ws.ping().wait(PATIENCE)  # all of them are there
+        (tmp_path / "one").touch()
+        assert [client.until("result", id=str(n))["value"] for n in range(256)] == list(range(256))
+        busy(client, name, tmp_path / "two")
         for n in range(257):
             client.send("call", id=str(n), method="echo", args=[n])
         assert client.closed() == 1013
+    (tmp_path / "two").touch()
 
 
-def test_a_mebibyte_may_wait_and_one_byte_more_closes_with_1013(site: Site, operator: str, name: str) -> None:
+def test_a_mebibyte_may_wait_and_one_byte_more_closes_with_1013(
+    site: Site, operator: str, name: str, tmp_path: Path
+) -> None:
     with site.admitted(KIND, name, session=operator) as client:
-        busy(client, name, 1.0)
+        busy(client, name, tmp_path / "one")
         client.ws.send(frame_of(MIB // 2))
         client.ws.send(frame_of(MIB // 2))
+        assert client.ws.ping().wait(PATIENCE)  # both are there
+        (tmp_path / "one").touch()
         for _ in range(2):
-            assert len(client.until("result", id="big", timeout=10)["value"]) > MIB // 2 - 200
-        busy(client, name)
+            assert len(client.until("result", id="big")["value"]) > MIB // 2 - 200
+        busy(client, name, tmp_path / "two")
         client.ws.send(frame_of(MIB // 2))
         client.ws.send(frame_of(MIB // 2 + 1))
         assert client.closed() == 1013
+    (tmp_path / "two").touch()
 
 
-def test_what_waits_is_dropped_with_its_socket(site: Site, operator: str, name: str) -> None:
+def test_what_waits_is_dropped_with_its_socket(site: Site, operator: str, name: str, tmp_path: Path) -> None:
     with site.admitted(KIND, name, session=operator) as client:
-        busy(client, name, 1.0)
+        busy(client, name, tmp_path / "rested")
         for n in range(257):
             client.send("call", id=str(n), method="add", args=["user", str(n)])
         assert client.closed() == 1013
-    time.sleep(1.5)
+    (tmp_path / "rested").touch()
+    wait_until(lambda: not Actor.objects.filter(name=name, token__isnull=False).exists())
+    time.sleep(0.5)
     assert Message.objects.filter(actor__name=name).count() == 0
 
 

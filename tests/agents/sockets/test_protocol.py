@@ -56,7 +56,7 @@ def test_the_same_id_twice_is_one_message(client: Client, name: str) -> None:
     acks = [client.until("ack") for _ in range(3)]
     assert [ack.get("duplicate", False) for ack in acks] == [False, True, True]
     client.send("say", id="other", text="twice")
-    client.until("message", timeout=5)
+    client.until("message")
     assert client.until("message")["message"]["content"] == "twice"
     assert Message.objects.filter(actor__name=name).count() == 2
 

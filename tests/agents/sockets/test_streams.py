@@ -62,7 +62,7 @@ class Reader:
             self.texts[stream] = self.texts.get(stream, "") + frame["text"]
         self.indexes[stream] = index
 
-    def until(self, condition: Any, timeout: float = 15.0) -> None:
+    def until(self, condition: Any, timeout: float = 60.0) -> None:
         deadline = time.monotonic() + timeout
         while not condition():
             self.take(max(0.1, deadline - time.monotonic()))
@@ -80,12 +80,17 @@ def client(site: Site, operator: str, name: str) -> Iterator[Client]:
         yield client
 
 
-def test_a_reply_comes_piece_by_piece_and_ends_as_a_message(client: Client, name: str) -> None:
+def test_a_reply_comes_piece_by_piece_and_ends_as_a_message(
+    client: Client, name: str, tmp_path: Path
+) -> None:
     reader = Reader(client)
-    client.send("say", id="1", text="stream 10 0.1")
+    client.send("say", id="1", text=f"stream 10 {tmp_path}/")
+    for n in range(10):
+        reader.until(lambda n=n: f"[{n}]" in "".join(reader.texts.values()))
+        (tmp_path / str(n)).touch()
     reader.until(lambda: len(reader.messages) == 2)
     deltas = [f for f in reader.frames if f["kind"] == "delta"]
-    assert 8 <= len(deltas) <= 11
+    assert 10 <= len(deltas) <= 11
     assert [f["index"] for f in deltas] == list(range(len(deltas)))
     assert "".join(f["text"] for f in deltas) == "".join(f"[{n}]" for n in range(10))
     message = reader.messages[1]

@@ -142,7 +142,10 @@ trees = st.recursive(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(value=trees)
 def test_every_value_of_the_codec_survives_the_store(stage: Stage, value: Any) -> None:
     actor = stage.actor()

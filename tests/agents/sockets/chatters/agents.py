@@ -40,7 +40,8 @@ class ChatterAgent(Agent[dict[str, Any]]):
     async def reply(self, text: str) -> None:
         """``stream <pieces> <seconds between>``, or ``stream <pieces> <path>``.
 
-        Of those the first seven come at once, the others when there is such a file.
+        Of those the first seven come at once, the others when there is such a file. Behind a path that ends
+        with a slash each piece waits until the one before it has a file there, by its number.
         """
         _, pieces, pause = text.split()
         self.status("writing")
@@ -49,6 +50,8 @@ class ChatterAgent(Agent[dict[str, Any]]):
                 await out.write(f"[{n}]")
                 if pause[0] != "/":
                     await asyncio.sleep(float(pause))
+                elif pause[-1] == "/":
+                    await there_is(f"{pause}{n}")
                 elif n < 6:
                     await asyncio.sleep(0.05)
                 else:
@@ -256,8 +259,8 @@ class DoormanAgent(Agent[dict[str, Any]]):
         return request.user.is_authenticated or request.claims is not None
 
     async def on_connect(self, connection: Any) -> None:
-        if pause := connection.headers.get("x-pause"):
-            await asyncio.sleep(float(pause))
+        if path := connection.headers.get("x-until"):
+            await there_is(path)
         if connection.claims.get("refuse"):
             raise PermissionDenied("no shoes")
         if connection.claims.get("broken"):
