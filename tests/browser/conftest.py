@@ -25,7 +25,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
 from agents.names import escape_name
-from tests.servers import free_port
+from tests.servers import Redis, free_port, missing, running
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,7 +96,7 @@ class Process:
 class Site:
     """A running site: where it is, who may sign in, and its commands."""
 
-    def __init__(self, folder: Path, database: str) -> None:
+    def __init__(self, folder: Path, database: str, redis_url: str) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._folder = folder
@@ -113,8 +113,12 @@ class Site:
             "LOG_LEVEL": "WARNING",
             "PYTHONUNBUFFERED": "1",
         }
-        if redis := self.environment.get("REDIS_URL"):
-            self.environment |= {"CELERY_BROKER_URL": redis, "AGENTS_DISPATCHER": "celery"}
+        if redis_url:
+            self.environment |= {
+                "REDIS_URL": redis_url,
+                "CELERY_BROKER_URL": redis_url,
+                "AGENTS_DISPATCHER": "celery",
+            }
         for name in ("TELNYX_API_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL", "MODEL"):
             self.environment.pop(name, None)
         self.user = "operator"
@@ -165,8 +169,8 @@ class Site:
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with a_database(tmp_path_factory.mktemp("site")) as (folder, url):
-        site = Site(folder, url)
+    with a_database(tmp_path_factory.mktemp("site")) as (folder, url), a_redis(folder) as redis_url:
+        site = Site(folder, url, redis_url)
         try:
             site.start()
             yield site
@@ -191,6 +195,17 @@ def a_database(folder: Path) -> Iterator[tuple[Path, str]]:
             yield folder, f"{base}/{name}"
         finally:
             admin.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+
+@contextlib.contextmanager
+def a_redis(folder: Path) -> Iterator[str]:
+    """A Redis of this site's own, if the suite runs with one: workers take what they find in a queue."""
+    url = os.environ.get("REDIS_URL", "")
+    if not url or missing("redis-server"):
+        yield url
+        return
+    with running(server := Redis(folder)):
+        yield server.url
 
 
 class Network:

@@ -15,12 +15,24 @@ from agents.sockets.signals import Delta
 from agents.testing import CrashError, advance, crash_at, drain, reset_clock, shutdown
 from conversations import streams
 from conversations.models import Message, Stream, StreamChunk
+from conversations.streams import MessageStream
 from scheduler.models import Task
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 #: Streams that a method left for the test to look at.
 outside: list[Any] = []
+#: What readers have been sent.
+shown: list[Delta] = []
+
+
+async def is_shown(out: MessageStream, text: str) -> None:
+    """Writes a piece, and returns when readers have been sent it."""
+    before = len(shown)
+    await out.write(text)
+    async with asyncio.timeout(60):
+        while len(shown) == before:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
 
 
 class Scribe(Agent[dict[str, Any]]):
@@ -37,15 +49,13 @@ class Scribe(Agent[dict[str, Any]]):
     async def slowly(self, pieces: list[str]) -> int | None:
         async with self.messages.stream() as out:
             for piece in pieces:
-                await out.write(piece)
-                await asyncio.sleep(0.08)
+                await is_shown(out, piece)
         return out.seq
 
     async def goes_on(self) -> str:
         try:
             async with self.messages.stream() as out:
-                await out.write("half a")
-                await asyncio.sleep(0.1)
+                await is_shown(out, "half a")
                 raise ConnectionError("the model went away")
         except ConnectionError:
             await self.messages.add("assistant", "Sorry, once more.")
@@ -53,8 +63,7 @@ class Scribe(Agent[dict[str, Any]]):
 
     async def checkpoints(self) -> None:
         async with self.messages.stream() as out:
-            await out.write("before ")
-            await asyncio.sleep(0.1)
+            await is_shown(out, "before ")
             await self.messages.add("user", "in between")
             await self.checkpoint()
             await out.write("after")
@@ -97,8 +106,7 @@ class Scribe(Agent[dict[str, Any]]):
 
     async def task(self, plan: dict[str, Any]) -> None:
         async with self.messages.stream() as out:
-            await out.write(plan["text"])
-            await asyncio.sleep(0.1)
+            await is_shown(out, plan["text"])
         if plan.get("retry"):
             raise Retry(after=0)
         raise GiveUp
@@ -115,19 +123,19 @@ def _ends() -> Any:
     reset_clock()
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def deltas(monkeypatch: pytest.MonkeyPatch) -> list[Delta]:
     """What readers are sent."""
-    sent: list[Delta] = []
+    shown.clear()
     signal = publisher.signal
 
     def record(actor: Any, signaled: Any) -> None:
         if isinstance(signaled, Delta):
-            sent.append(signaled)
+            shown.append(signaled)
         signal(actor, signaled)
 
     monkeypatch.setattr(publisher, "signal", record)
-    return sent
+    return shown
 
 
 def nothing_is_left() -> bool:

@@ -83,7 +83,11 @@ def serving() -> AbstractContextManager[Site]:
 def database_connections(of: str = "sockets") -> int:
     """How many connections a process has."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", [of])
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE application_name = %s AND datname = current_database()",
+            [of],
+        )
         return int(cursor.fetchone()[0])
 
 
@@ -165,6 +169,7 @@ def test_database_connections_do_not_grow_with_sockets(alone: None, operator: st
     async def idle(site: Site) -> tuple[int, int]:
         sockets = await asyncio.gather(*(open_socket(site, f"{name}-{n}", operator) for n in range(100)))
         await asyncio.sleep(3)
+        await asyncio.to_thread(outside, wait_until, lambda: Connection.objects.count() == 100)
         counted: int = await asyncio.to_thread(outside, database_connections)
         here: int = await asyncio.to_thread(outside, Connection.objects.count)
         await asyncio.gather(*(ws.close() for ws in sockets))
