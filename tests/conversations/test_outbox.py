@@ -207,7 +207,7 @@ def test_a_text_that_may_have_been_sent_is_never_sent_again(api, settings, alice
     if how == "hangs up":
         api.hangs_up = True
     elif how == "answers too late":
-        settings.AGENTS = {**settings.AGENTS, "SMS_TIMEOUT": 0.3}
+        settings.AGENTS = {**settings.AGENTS, "SMS_TIMEOUT": 2.0}
         api.released.clear()
     else:
         api.refuse(504)
@@ -217,6 +217,7 @@ def test_a_text_that_may_have_been_sent_is_never_sent_again(api, settings, alice
     assert text.error
     api.released.set()
     api.hangs_up, api.status, api.body = False, 200, None
+    settings.AGENTS = {**settings.AGENTS, "SMS_TIMEOUT": 30.0}
     clock.shift(dt.timedelta(days=1))
     assert outbox.send_due() == 1, "the next text is not held up"
     assert api.sent() == ["first", "second"]

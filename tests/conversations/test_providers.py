@@ -106,7 +106,7 @@ def test_an_answer_that_breaks_off_leaves_the_outcome_unknown(api, telnyx):
 
 
 def test_no_answer_in_time_leaves_the_outcome_unknown(api, settings):
-    settings.AGENTS = {**settings.AGENTS, "SMS_TIMEOUT": 0.5}
+    settings.AGENTS = {**settings.AGENTS, "SMS_TIMEOUT": 2.0}
     api.released.clear()
     provider = TelnyxProvider()
     with pytest.raises(OutcomeUnknown) as caught:

@@ -61,9 +61,9 @@ def test_tells_that_race_the_drain_of_their_actor_all_run(stage: Stage) -> None:
                 due.release()
 
     def drain() -> None:
-        deadline = time.monotonic() + 50
+        deadline = time.monotonic() + 200
         while len(ran) < tellers * each and time.monotonic() < deadline:
-            if not due.acquire(timeout=5):
+            if not due.acquire(timeout=30):
                 return  # nobody woke us: the test fails below
             claimed = stage.try_claim(actor, drain=True)
             if claimed is None:
