@@ -291,6 +291,8 @@ def disk(options: argparse.Namespace) -> None:
     print(f"{'a text, all in all':>44}{total / max(1, done):10.0f} bytes")
     found = sorted(audited() - wrong)
     print("\nThe audit is clean." if not found else "\nThe audit found:\n" + "\n".join(found[:10]))
+    if execute("SHOW autovacuum") == [("off",)]:
+        print("\nautovacuum is off on this server: what is only updated grows by each update.")
     print("\nSize of what is only updated, MB, while texts went through")
     print(f"{'texts':>44}" + "".join(f"{count:>12,}" for count, _ in seen))
     for name in KEPT:

@@ -223,7 +223,7 @@ def plot(result: dict[str, Any]) -> None:
         value_formatter=lambda value: f"{value:.2f}",
         title="What each reaches of this project's pace (1.00: the same)",
     )  # fmt: skip
-    chart.x_labels = [row["says"].split(",")[0] for row in main]
+    chart.x_labels = [row["says"].split(", ")[0] for row in main]
     for name, label in labels(result).items():
         chart.add(label, paces[name])
     PLOT.parent.mkdir(exist_ok=True)
