@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import transaction
 from django.db.models.functions import Now
 
-from agents import codec, kinds, store
+from agents import codec, faults, kinds, store
 from agents.exceptions import AgentsError
 from agents.models import Connection as Row
 from agents.sizes import check_size
@@ -227,16 +227,21 @@ def _insert(several: Sequence[Facts]) -> None:
 def _end(facts: Facts, *, dead: bool = False) -> BaseException | None:
     """Deletes one row and tells the hook: both or neither, and once, whoever else tries."""
     row = (Row.objects.gone() if dead else Row.objects.all()).filter(pk=facts.id)
-    try:
-        with transaction.atomic():
-            # The actor's row is locked first, as by the commit of ``on_connect``, which greets at its end.
-            store.tell_in_transaction(_farewell(facts))
-            if row.filter(greeted=True).delete()[0]:
-                return None
-            transaction.set_rollback(True)
-    except AgentsError as error:
-        logger.warning("%s/%s is not told that a client left: %s", facts.kind, facts.name, error)
-    row.delete()  # never greeted, or not to be told; or somebody else was faster
+    while row.exists():
+        try:
+            with transaction.atomic():
+                # The actor's row is locked first, as by the commit of ``on_connect``, which greets at
+                # its end.
+                store.tell_in_transaction(_farewell(facts))
+                if row.filter(greeted=True).delete()[0]:
+                    return None
+                transaction.set_rollback(True)
+        except AgentsError as error:
+            logger.warning("%s/%s is not told that a client left: %s", facts.kind, facts.name, error)
+            row.delete()
+            return None
+        faults.point("connection.ungreeted")
+        row.filter(greeted=False).delete()  # else it was greeted just now, and is told of
     return None
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
+from agents import faults
 from agents.models import Actor, Connection
 from agents.sockets import connections
 from agents.sockets.connections import Facts
@@ -162,6 +163,24 @@ def test_a_client_that_leaves_while_it_is_greeted_is_told_of_after_it(
         wait_until(lambda: Actor.objects.filter(name=name, token__isnull=False).exists())
     (tmp_path / "greeted").touch()
     wait_until(lambda: book(name) == ([id], [id]))
+
+
+def test_a_client_that_is_greeted_at_the_moment_it_leaves_is_told_of(name: str) -> None:
+    """Between the look whether it was greeted and the end of its row."""
+    facts = Facts(uuid.uuid4().hex, DOORMAN, name, "", {}, {})
+    connections.opened([facts])
+    greeted: list[str] = []
+
+    def greet() -> None:
+        if not greeted:
+            greeted.append(facts.id)
+            with transaction.atomic():
+                connections.greet(facts)
+
+    with faults.at("connection.ungreeted", greet):
+        assert connections.closed([facts]) == [None]
+    assert greeted and not Connection.objects.exists()
+    assert [task.method for task in Task.objects.all()] == ["on_disconnect"]
 
 
 def test_a_client_that_leaves_before_its_turn_came_is_not_greeted(
