@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import os
+from pathlib import Path
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
@@ -260,6 +261,7 @@ class DoormanAgent(Agent[dict[str, Any]]):
 
     async def on_connect(self, connection: Any) -> None:
         if path := connection.headers.get("x-until"):
+            Path(f"{path}.begun").touch()  # noqa: ASYNC240 - says that it has begun
             await there_is(path)
         if connection.claims.get("refuse"):
             raise PermissionDenied("no shoes")
