@@ -6,7 +6,7 @@ from agents import conf
 from agents.exceptions import LimitError
 
 
-def check_size(size: int, limit: str, what: str = "this") -> None:
+def check_size(size: int, limit: str, what: str) -> None:
     """Raises LimitError where ``what`` has more bytes of JSON than the setting ``limit`` allows."""
     maximum = conf.get(limit)
     if size > maximum:

@@ -227,7 +227,7 @@ def _insert(several: Sequence[Facts]) -> None:
 def _end(facts: Facts, *, dead: bool = False) -> BaseException | None:
     """Deletes one row and tells the hook: both or neither, and once, whoever else tries."""
     row = (Row.objects.gone() if dead else Row.objects.all()).filter(pk=facts.id)
-    while row.exists():
+    while True:
         try:
             with transaction.atomic():
                 # The actor's row is locked first, as by the commit of ``on_connect``, which greets at
@@ -241,8 +241,9 @@ def _end(facts: Facts, *, dead: bool = False) -> BaseException | None:
             row.delete()
             return None
         faults.point("connection.ungreeted")
-        row.filter(greeted=False).delete()  # else it was greeted just now, and is told of
-    return None
+        if row.filter(greeted=False).delete()[0] or not row.exists():
+            return None
+        # It was greeted just now, and is told of.
 
 
 def _farewell(facts: Facts) -> Tell:

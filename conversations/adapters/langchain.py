@@ -299,12 +299,8 @@ def _media(block: Media) -> dict[str, Any]:
 def _is_whole(block: Media) -> bool:
     """Whether a block can go as it came: its data, if it holds any, is what it says, and not left out."""
     given = block.given or {}
-    inline = given.get("base64") or given.get("data") or _str(given.get("url")).startswith("data:")
+    inline = given.get("base64") or given.get("data") or str(given.get("url")).startswith("data:")
     return not inline or bool(block.data and not block.mistaken and given.get("mime_type"))
-
-
-def _str(value: Any) -> str:
-    return value if isinstance(value, str) else ""
 
 
 # In
