@@ -22,7 +22,7 @@ from scheduler.dispatchers import local
 from scheduler.models import Task
 from tests.agents.cast import Caller, Counter, Keeper, Waiter, outside, said
 from tests.agents.facts import attempts, messages, row, tasks
-from tests.waiting import wait_until
+from tests.waiting import somebody_waits_for_a_lock, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -249,7 +249,7 @@ def test_actors_that_an_open_transaction_makes_keep_those_waiting_who_want_them_
             tells = [threads.submit(Keeper.named(name).sync.tell, "keep", "told") for name in new]
             to = [[["test-keeper", name, "keep", "told by a turn"]] for name in new]
             calls += [threads.submit(c.sync.pass_on, {"to": t}) for c, t in zip(telling, to, strict=True)]
-            wait_until(waiting_for_locks)
+            wait_until(somebody_waits_for_a_lock)
             for _ in range(5):
                 threads.submit(Counter.named("free").sync.add).result(30)
                 assert threads.submit(Keeper.named("free").sync.tell, "keep", "told").result(30)
@@ -277,7 +277,7 @@ def test_a_row_that_an_application_holds_keeps_stops_and_notes_of_its_turns_wait
             wait_until(lambda: Actor.objects.filter(pk__in=ids).exclude(token=None).count() == 4)
             assert len(Actor.objects.select_for_update(no_key=True).filter(pk__in=ids)) == 4
             stops = [threads.submit(caller.sync.stop) for caller in held]
-            wait_until(waiting_for_locks)
+            wait_until(somebody_waits_for_a_lock)
             for _ in range(5):
                 threads.submit(Counter.named("free").sync.add).result(30)
             assert not any(work.done() for work in calls + stops)
@@ -287,15 +287,6 @@ def test_a_row_that_an_application_holds_keeps_stops_and_notes_of_its_turns_wait
                 call.result(30)
         said.add("enough")
         assert busy.result(30) == 1
-
-
-def waiting_for_locks() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND wait_event_type = 'Lock'"
-        )
-        return bool(cursor.fetchone()[0])
 
 
 # Bulk

@@ -24,7 +24,7 @@ from django.utils import timezone
 
 from agents.models import Actor
 from conversations.management.commands.text import event
-from conversations.models import Message, OutboundText
+from conversations.models import Message, OutboundText, TextStatus
 from conversations.signatures import DEVELOPMENT_SIGNING_KEY, sign
 from scheduler.audit import audit
 from scheduler.models import Attempt, Task
@@ -110,6 +110,11 @@ def findings() -> list[Any]:
     return [f for f in audit(settled=0) if f.check != "sessions"]
 
 
+def all_sent() -> bool:
+    """Whether no text waits to be sent, or is on its way: one that a turn just left is queued."""
+    return not OutboundText.objects.filter(status__in=[TextStatus.QUEUED, TextStatus.SENDING]).exists()
+
+
 def test_a_text_is_answered_and_the_conversation_its_state_and_the_follow_up_are_there(tmp_path):
     with site(tmp_path) as url:
         said = text(url, "Where is order 1042?")
@@ -145,6 +150,7 @@ def test_texts_that_come_together_are_answered_by_one_run_of_the_model(tmp_path)
         # Whoever came before a run began is in it; those that came later have one together.
         runs = Attempt.objects.filter(method="process", outcome="done").count()
         wait_until(lambda: not Task.objects.filter(method="process").exists(), 90)
+        wait_until(all_sent, 60)
         assert runs <= 5
         assert sorted(c for r, c in log_of() if r == "user") == [f"part {n}" for n in range(10)]
     assert findings() == []
@@ -168,6 +174,7 @@ def test_acknowledgements_reads_and_pages_do_not_wait_for_a_model_that_thinks_fo
 
         wait_until(lambda: sum(r == "user" for r, _ in log_of()) == 21, 60)
         wait_until(lambda: not Task.objects.filter(method__in=["receive", "process"]).exists(), 60)
+        wait_until(all_sent, 60)
         users = [content for role, content in log_of() if role == "user"]
         arrived = list(
             Attempt.objects.filter(method="receive")

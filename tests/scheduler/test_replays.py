@@ -25,7 +25,7 @@ from scheduler.dispatchers import local
 from scheduler.models import Attempt, ReplayItem, ReplayJob, Task
 from tests.adminpages import Page, signed_in
 from tests.agents.facts import row
-from tests.waiting import wait_until
+from tests.waiting import somebody_waits_for_a_lock, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -131,22 +131,13 @@ def test_sweeps_go_on_while_a_look_at_replay_jobs_waits():
         with transaction.atomic():
             ReplayJob.objects.select_for_update().get(pk=replaying.pk)
             local.start()
-            wait_until(lambda: waits_for_a_lock())
+            wait_until(somebody_waits_for_a_lock)
             # Its alarm without a wake-up: only a sweep finds it.
             alarm = Actor.objects.filter(pk=due.actor_id)
             thread.submit(with_connection, alarm.update, alarm=due.due_at).result(30)
             wait_until(lambda: not Task.objects.filter(pk=due.pk).exists())
         wait_until(lambda: ReplayJob.objects.get(pk=replaying.pk).status == "done")
         thread.submit(lambda: connection.close()).result(30)
-
-
-def waits_for_a_lock() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND wait_event_type = 'Lock'"
-        )
-        return bool(cursor.fetchone()[0])
 
 
 def test_what_is_chosen_is_what_the_filters_say():

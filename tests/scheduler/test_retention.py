@@ -16,7 +16,7 @@ from conversations.models import InboundText, OutboundText
 from scheduler import retention
 from scheduler.models import Attempt, InboxKey, Task
 from tests.agents.cast import Keeper
-from tests.waiting import wait_until
+from tests.waiting import somebody_waits_for_a_lock, wait_until
 
 pytestmark = pytest.mark.django_db
 
@@ -154,16 +154,7 @@ def test_what_is_told_to_an_idle_actor_while_its_erasure_waits_for_its_row_keeps
         with transaction.atomic():
             assert Keeper.named("k").sync.tell("keep", "a text")
             pruned = thread.submit(with_connection, retention.prune_history)
-            wait_until(lambda: waits_for_a_lock() or pruned.done())
+            wait_until(lambda: somebody_waits_for_a_lock() or pruned.done())
         assert "actors" not in pruned.result(30)
         thread.submit(lambda: connection.close()).result(30)
     assert Task.objects.filter(actor__name="k").count() == 1
-
-
-def waits_for_a_lock() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND wait_event_type = 'Lock'"
-        )
-        return bool(cursor.fetchone()[0])
