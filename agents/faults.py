@@ -1,4 +1,4 @@
-"""Named points of the store at which tests break something. In production nobody listens."""
+"""Named points, mostly of the store, at which tests break something. In production nobody listens."""
 
 from __future__ import annotations
 

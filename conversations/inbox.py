@@ -21,6 +21,7 @@ from agents.exceptions import ActorMethodError, AddressError, ConfigurationError
 from agents.models import Actor
 from agents.saying import RECEIVE
 from agents.store import tell_in_transaction
+from agents.store.base import Address
 from agents.turn import Tell
 from conversations import conf, consent, keywords, lines, loops, moments, observing, outbox
 from conversations.models import (
@@ -133,15 +134,8 @@ def _deliver(row: InboundText) -> Acceptance:
 
 def address_of(row: InboundText) -> tuple[type[Agent[Any]], str]:
     """Whose text it is. Raises AddressError or ConfigurationError where nobody's (yet)."""
-    kind = row.kind or lines.line_of(row.to_number).kind
-    if not kind:
-        raise ConfigurationError(
-            f"no kind takes texts to {row.to_number}: say so in SMS_NUMBERS, in SMS_KIND or in the"
-            " webhook's address",
-            setting="SMS_NUMBERS",
-        )
-    agent = kinds.get(kind)
-    if agent.name_for_text.__func__ is Agent.name_for_text.__func__:  # type: ignore[attr-defined]
+    agent = _agent_of(row)
+    if not _names_by_itself(agent):
         return agent, lines.name_of(row.from_number, row.to_number)
     try:
         with transaction.atomic():  # a query of theirs that fails must not take the text with it
@@ -149,6 +143,27 @@ def address_of(row: InboundText) -> tuple[type[Agent[Any]], str]:
     except Exception as error:
         logger.exception("naming the actor for text %s failed", row.pk)
         raise ConfigurationError(f"name_for_text failed: {error!r}", setting="SMS_ADDRESS") from error
+
+
+def known_address_of(row: InboundText) -> Address | None:
+    """The same without asking the agent: None where its class names actors by itself."""
+    agent = _agent_of(row)
+    return None if _names_by_itself(agent) else (agent.kind, lines.name_of(row.from_number, row.to_number))
+
+
+def _agent_of(row: InboundText) -> type[Agent[Any]]:
+    kind = row.kind or lines.line_of(row.to_number).kind
+    if not kind:
+        raise ConfigurationError(
+            f"no kind takes texts to {row.to_number}: say so in SMS_NUMBERS, in SMS_KIND or in the"
+            " webhook's address",
+            setting="SMS_NUMBERS",
+        )
+    return kinds.get(kind)
+
+
+def _names_by_itself(agent: type[Agent[Any]]) -> bool:
+    return agent.name_for_text.__func__ is not Agent.name_for_text.__func__  # type: ignore[attr-defined]
 
 
 def key_of(row: InboundText) -> str:

@@ -9,31 +9,38 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import datetime as dt
 import logging
 import os
 import weakref
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeVar
 
-from django.db import InterfaceError, OperationalError, models, transaction
+from django.db import InterfaceError, OperationalError
 
-from agents import store
+from agents import faults, store
 from agents.batcher import Batcher
 from agents.exceptions import AgentsError
 from agents.saying import RECEIVE
+from agents.store.base import Address
 from agents.threads import OrmExecutor
 from agents.turn import Tell
-from conversations import conf, inbox, keywords, loops, moments, observing
+from agents.writes import Table
+from conversations import earlier, inbox, keywords, loops, observing
+from conversations.earlier import Earlier
 from conversations.inbox import Acceptance
 from conversations.models import InboundText
 from conversations.providers.base import ReceivedText, TextProvider
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+
+INBOUND = Table(
+    "conversations.InboundText",
+    ("actor_id", "provider", "event_id", "message_id", "from_number", "to_number", "text", "media",
+     "received_at", "sent_at", "kind"),
+)  # fmt: skip
 
 #: Texts that one transaction takes.
 SIZE = 64
@@ -49,10 +56,6 @@ class Delivered:
     kind: str = ""
     # Of the request: what the text's task carries from it (agents/observing/carrying.py).
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
-
-
-class _Alone(Exception):  # noqa: N818 - says what should happen next; not a failure
-    """Something in a batch is not as it looked: each goes by itself."""
 
 
 # From an event loop
@@ -103,8 +106,8 @@ def accept_all(batch: Sequence[Delivered]) -> list[Acceptance | BaseException]:
     taken: dict[int, Acceptance] = {}
     try:
         taken = _together(batch)
-    except _Alone:
-        pass
+    except store.ToldBefore:
+        pass  # the row of one is gone, and its inbox remembers it
     except Exception:
         logger.info("a batch of %d texts goes one by one", len(batch), exc_info=True)
     answers: list[Acceptance | BaseException] = []
@@ -125,79 +128,67 @@ def _one(delivered: Delivered) -> Acceptance | BaseException:
 
 
 def _together(batch: Sequence[Delivered]) -> dict[int, Acceptance]:
-    """Takes in those that are plain; the answers by their places in the batch."""
-    known = _known(batch)
-    before = _before([d.text for d in batch])
+    """Takes in those that are plain; the answers by their places in the batch.
+
+    Three round trips: what there is already, the rows with the locks of their actors, the tasks.
+    """
+    made = [inbox.row_of(d.provider, d.text, d.kind) for d in batch]
+    look = earlier.look(
+        [(d.provider.name, d.text) for d in batch],
+        {address for row in made if (address := _address(row)) is not None},
+    )
+    known: set[tuple[str, str, str]] = set()
     rows: dict[int, InboundText] = {}
     tells: list[Tell] = []
     # Nobody's text overtakes one of theirs that goes alone.
-    apart: set[str] = set()
-    for at, delivered in enumerate(batch):
+    apart = set(look.waiting)
+    for at, (delivered, row) in enumerate(zip(batch, made, strict=True)):
         text, name = delivered.text, delivered.provider.name
+        row.received_at = look.now
         keys = {(name, "event", text.event_id), (name, "message", text.message_id)}
-        row = inbox.row_of(delivered.provider, text, delivered.kind)
+        before = look.before[text.from_number, text.to_number]
         if (
             text.from_number in apart
+            or at in look.same
             or keys & known
             or text.keyword
             or keywords.keyword_of(text.text)
-            or loops.why_held(text.text, before[text.from_number, text.to_number])
+            or loops.why_held(text.text, before)
             or (tell := delivered.context.copy().run(_tell, row)) is None
         ):
             apart.add(text.from_number)
             continue
         known |= keys
-        before[text.from_number, text.to_number].insert(0, text.text)
+        before.insert(0, text.text)
         rows[at] = row
         tells.append(tell)
     if tells:
-        _write(list(rows.values()), tells)
+        faults.point("intake.looked")
+        _write(list(rows.values()), tells, look)
     for row in rows.values():
         observing.text_came(row.provider, Acceptance.ACCEPTED, row)
     return dict.fromkeys(rows, Acceptance.ACCEPTED)
 
 
-def _write(rows: Sequence[InboundText], tells: Sequence[Tell]) -> None:
-    ids = store.get_store().ensure([(tell.kind, tell.name) for tell in tells])
+def _write(rows: Sequence[InboundText], tells: Sequence[Tell], look: Earlier) -> None:
+    db = store.get_store()
+    missing = {(tell.kind, tell.name) for tell in tells} - look.actors.keys()
+    ids = look.actors | db.make(list(missing & look.absent)) | db.ensure(list(missing - look.absent))
     for row, tell in zip(rows, tells, strict=True):
         row.actor_id = ids[tell.kind, tell.name]
-    with transaction.atomic():
-        InboundText.objects.bulk_create(rows)
-        accepted, alarms = store.get_store().tell_here(tells)
-        if not all(accepted):
-            raise _Alone
-        store.announce(alarms)
+    texts = [{column: getattr(row, column) for column in INBOUND.columns} for row in rows]
+    written, alarms = db.tell_with(tells, ids, {INBOUND: texts})
+    for row, pk in zip(rows, written[INBOUND], strict=True):
+        row.pk = pk
+    store.announce(alarms)
 
 
-def _known(batch: Sequence[Delivered]) -> set[tuple[str, str, str]]:
-    """The events and messages that have been taken in already."""
-    texts = [delivered.text for delivered in batch]
-    same = models.Q(event_id__in=[t.event_id for t in texts]) | models.Q(
-        message_id__in=[t.message_id for t in texts]
-    )
-    providers = {delivered.provider.name for delivered in batch}
-    found = InboundText.objects.filter(same, provider__in=providers)
-    known = set()
-    for provider, event, message in found.values_list("provider", "event_id", "message_id"):
-        known |= {(provider, "event", event), (provider, "message", message)}
-    return known
-
-
-def _before(texts: Sequence[ReceivedText]) -> defaultdict[tuple[str, str], list[str]]:
-    """What the same people wrote lately, the newest first. Raises _Alone where one of their texts waits."""
-    numbers = {text.from_number for text in texts}
-    if inbox.waiting().filter(from_number__in=numbers).exists():
-        raise _Alone
-    since = moments.now_in_query() - dt.timedelta(seconds=conf.get("SMS_LOOP_WINDOW"))
-    most = loops.LOOKED_AT * len(numbers)
-    found = InboundText.objects.filter(from_number__in=numbers, received_at__gte=since, keyword="")
-    rows = list(found.order_by("-received_at").values_list("from_number", "to_number", "text")[: most + 1])
-    if len(rows) > most:
-        raise _Alone
-    before: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    for theirs, ours, text in rows:
-        before[theirs, ours].append(text)
-    return before
+def _address(row: InboundText) -> Address | None:
+    """Whose text it is; None where that is not for settings alone to say."""
+    try:
+        return inbox.known_address_of(row)
+    except AgentsError:
+        return None
 
 
 def _tell(row: InboundText) -> Tell | None:

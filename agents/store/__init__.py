@@ -13,6 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from agents.store.base import Delayed, Store
+from agents.store.tells import ToldBefore as ToldBefore
 
 if TYPE_CHECKING:
     from agents.models import Actor

@@ -2,7 +2,7 @@
 
 A batch of claims or commits is one transaction of a few statements. The rules are in Python, once:
 ``claims.py``, ``commits.py``, ``tells.py``. ``Statements`` names the statements, and ``postgres.py`` and
-``sqlite.py`` are the only places with raw SQL.
+``sqlite.py`` are the only places with raw SQL, but for what a part looks up by itself (``Query``).
 
 The order inside a commit is what its promises rest on:
 
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agents import conf
@@ -32,6 +32,7 @@ from agents.store.patience import retrying
 from agents.store.requests import Alarm, Claim, Claimed, Commit, Committed
 from agents.store.rows import TASK, TURN_RECORD, parked_hook, task_row
 from agents.store.statements import (
+    LOCK_TIMEOUT,
     Address,
     ConnectionLost,
     Delayed,
@@ -39,8 +40,9 @@ from agents.store.statements import (
     Statements,
     lock_timeout,
 )
-from agents.store.tells import Tells
+from agents.store.tells import Tells, ToldBefore
 from agents.turn import Tell
+from agents.writes import Row, Table
 
 __all__ = [
     "TASK",
@@ -50,6 +52,7 @@ __all__ = [
     "Delayed",
     "Interrupted",
     "Store",
+    "ToldBefore",
     "parked_hook",
     "task_row",
 ]
@@ -81,7 +84,14 @@ class Store:
 
     def find(self, addresses: Sequence[Address]) -> dict[Address, int]:
         """The ids of those of these actors that exist."""
-        return retrying(lambda: self.sql.find(sorted(set(addresses)))) if addresses else {}
+        return retrying(lambda: self.sql.find(sorted(set(addresses)))()) if addresses else {}
+
+    def make(self, addresses: Sequence[Address]) -> dict[Address, int]:
+        """The ids of actors that weren't there a moment ago; rows that still aren't are made."""
+        if not addresses:
+            return {}
+        wanted = sorted(set(addresses))
+        return retrying(lambda: self.sql.make(wanted, LOCK_TIMEOUT))
 
     # Turns
 
@@ -110,6 +120,17 @@ class Store:
         Raises InboxFullError; and without ``wait`` Delayed, where an actor's row is locked by somebody.
         """
         return self._tells.tell(tells, wait=wait)
+
+    def tell_with(
+        self, tells: Sequence[Tell], ids: Mapping[Address, int], parts: Mapping[Table, Sequence[Row]]
+    ) -> tuple[dict[Table, list[int]], list[Alarm]]:
+        """Tasks, and rows of a part that say the same, in one transaction: the ids of the rows, and alarms.
+
+        The actors are known already (``ids``), so it is two round trips. All of it happens or none, and it
+        is tried once: raises ToldBefore where a key had been seen, InboxFullError, Interrupted,
+        ConnectionLost (then it may have happened) and what the database refuses.
+        """
+        return self._tells.tell_with(tells, ids, parts)
 
     def tell_here(self, tells: Sequence[Tell]) -> tuple[list[bool], list[Alarm]]:
         """The same inside the transaction that is open on this thread's connection."""

@@ -156,7 +156,7 @@ class Claims:
     def _undo(self, claims: Sequence[Claim]) -> None:
         with self.sql.transaction():
             # The lock waits for what a dead connection left running.
-            rows, now = self.sql.lock(sorted({c.actor_id for c in claims}))
+            rows, now = self.sql.lock(sorted({c.actor_id for c in claims}))()
             held = [c for c in claims if c.actor_id in rows and rows[c.actor_id].token == c.token]
             if not held:
                 return

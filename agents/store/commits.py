@@ -28,7 +28,7 @@ from agents.store.statements import (
     Statements,
     lock_timeout,
 )
-from agents.store.tells import put
+from agents.store.tells import put, take_keys
 from agents.turn import in_commit
 from agents.writes import Row, Table
 
@@ -114,7 +114,7 @@ class Commits:
         holds that lock until its commit has happened, or can't any more.
         """
         with self.sql.transaction():
-            rows, now = self.sql.lock([commit.actor_id])
+            rows, now = self.sql.lock([commit.actor_id])()
             row = rows.get(commit.actor_id)
             if row is None:
                 return None
@@ -126,8 +126,9 @@ class Commits:
             if not happened:
                 return None
             begun = self.sql.begun(commit.actor_id, commit.next.turn_id) if commit.next else None
-            told = self.sql.find(sorted({(t.kind, t.name) for t in commit.tells})) if commit.tells else {}
-            touched = set(told.values())
+            touched: set[int] = set()
+            if commit.tells:
+                touched |= set(self.sql.find(sorted({(t.kind, t.name) for t in commit.tells}))().values())
             if commit.release and begun is None:
                 touched.add(commit.actor_id)
             alarms = self.sql.alarms(sorted(touched), now) if touched else []
@@ -143,7 +144,7 @@ class Commits:
         # rows are skipped, so are those that somebody may just be making.
         ids: dict[Address, int] = {}
         if told := sorted({(t.kind, t.name) for c in commits for t in c.tells}):
-            ids = self.sql.find(told) if skip else self.sql.ensure(told, timeout)
+            ids = self.sql.find(told)() if skip else self.sql.ensure(told, timeout)
         with self.sql.transaction(with_orm=any(c.at_commit for c in commits), lock_timeout=timeout):
             faults.point("commit.begin")
             finish = self._write(commits, ids, alone, skip)
@@ -158,7 +159,7 @@ class Commits:
         added = [additions(c, ids) if r else Counter[Lane]() for c, r in zip(commits, reaches, strict=True)]
         growing = sorted({actor_id for a in added for actor_id, _ in a})
         involved = sorted({c.actor_id for c in commits} | set(ids.values()))
-        rows, now = self.sql.lock(involved, growing, skip=skip)
+        rows, now = self.sql.lock(involved, growing, skip=skip)()
         faults.point("commit.locked")
 
         room = Room(rows)
@@ -234,8 +235,9 @@ class Commits:
         ):  # fmt: skip
             for table, rows in tables.items():
                 self._write_table(verb, table, rows)
-        if tells := [(ids[t.kind, t.name], t) for c in commits for t in c.tells]:
-            put(self.sql, tells, now)
+        if tells := [t for c in commits for t in c.tells]:
+            fresh = take_keys(self.sql, tells, ids)
+            put(self.sql, [(ids[t.kind, t.name], t) for t in tells], now, fresh)
 
     def _write_table(
         self, verb: Callable[[Table, Sequence[Row]], None], table: Table, rows: Sequence[Row]

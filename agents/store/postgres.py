@@ -44,6 +44,7 @@ from agents.store.statements import (
     Leased,
     LockedRow,
     OpenAttempt,
+    Query,
     Statements,
 )
 from agents.store.wire import Blobs, Later, Rows, StalePlan, Wire, unread
@@ -287,10 +288,11 @@ class PostgresStatements(Statements):
     # Addresses
 
     def ensure(self, addresses: Sequence[Address], lock_timeout: float) -> dict[Address, int]:
-        ids = self.find(addresses)
+        ids = self.find(addresses)()
         missing = sorted(a for a in addresses if a not in ids)
-        if not missing:
-            return ids
+        return ids | self.make(missing, lock_timeout) if missing else ids
+
+    def make(self, addresses: Sequence[Address], lock_timeout: float) -> dict[Address, int]:
         open_already = self._connection.in_atomic_block
         with nullcontext() if open_already else self.transaction(lock_timeout=lock_timeout):
             self._say(
@@ -298,16 +300,13 @@ class PostgresStatements(Statements):
                    SELECT r.kind, r.name FROM json_to_recordset($1::json) AS r(kind text, name text)
                    ORDER BY r.kind, r.name
                    ON CONFLICT (kind, name) DO NOTHING""",
-                as_json([{"kind": k, "name": n} for k, n in missing]),
+                as_json([{"kind": k, "name": n} for k, n in addresses]),
             )
             # In a statement of its own, which sees the rows that somebody else was quicker to make.
-            found = self._find(missing)
-        return ids | found()
+            found = self.find(addresses)
+        return found()
 
-    def find(self, addresses: Sequence[Address]) -> dict[Address, int]:
-        return self._find(addresses)()
-
-    def _find(self, addresses: Sequence[Address]) -> Answer[dict[Address, int]]:
+    def find(self, addresses: Sequence[Address]) -> Answer[dict[Address, int]]:
         return self._say(
             """SELECT r.kind, r.name, a.id
                  FROM json_to_recordset($1::json) AS r(kind text, name text) CROSS JOIN LATERAL (
@@ -315,6 +314,9 @@ class PostgresStatements(Statements):
             as_json([{"kind": k, "name": n} for k, n in addresses]),
             convert=lambda rows: {(kind, name): id for kind, name, id in rows},
         )
+
+    def read(self, query: Query, *params: Any) -> Answer[Rows]:
+        return self._say(query.postgresql, *params)
 
     # Claims
 
@@ -370,7 +372,7 @@ class PostgresStatements(Statements):
 
     def lock(
         self, ids: Sequence[int], counted: Sequence[int] = (), *, skip: bool = False
-    ) -> tuple[dict[int, LockedRow], dt.datetime]:
+    ) -> Answer[tuple[dict[int, LockedRow], dt.datetime]]:
         locks = self._say(
             f"""SELECT a.id, a.token, a.lease_expires_at, a.version, a.kind, a.name, a.waiting_at, {_HOLD}
                   FROM agents_actor a WHERE a.id = ANY($1::bigint[]) ORDER BY a.id
@@ -380,20 +382,24 @@ class PostgresStatements(Statements):
         )
         # Statements of their own, so after the locks, however long those took.
         read = self._pending(counted) if counted else self._say("SELECT {now}", convert=_now_alone)
-        now, pending = read()
-        return {
-            id: LockedRow(
-                token,
-                expires is not None and expires > now,
-                version,
-                kind,
-                name,
-                waiting is not None and waiting > now - WAITING_FRESH,
-                hold,
-                pending.get(id, {}),
-            )
-            for id, token, expires, version, kind, name, waiting, hold in locks()
-        }, now
+
+        def locked() -> tuple[dict[int, LockedRow], dt.datetime]:
+            now, pending = read()
+            return {
+                id: LockedRow(
+                    token,
+                    expires is not None and expires > now,
+                    version,
+                    kind,
+                    name,
+                    waiting is not None and waiting > now - WAITING_FRESH,
+                    hold,
+                    pending.get(id, {}),
+                )
+                for id, token, expires, version, kind, name, waiting, hold in locks()
+            }, now
+
+        return locked
 
     def due(self, claims: Sequence[Claim]) -> Answer[dict[int, Due]]:
         def convert(rows: Rows) -> dict[int, Due]:
@@ -558,10 +564,18 @@ class PostgresStatements(Statements):
         self._say(query, *params)
 
     def insert(self, table: Table, rows: Sequence[Row]) -> None:
+        query, params = self._insert(table, rows)
+        self._say(query, *params)
+
+    def insert_returning(self, table: Table, rows: Sequence[Row]) -> Answer[list[int]]:
+        query, params = self._insert(table, rows)
+        return self._say(f"{query} RETURNING id", *params, convert=lambda rows: [id for (id,) in rows])
+
+    def _insert(self, table: Table, rows: Sequence[Row]) -> tuple[str, list[Any]]:
         columns = ", ".join(table.columns)
         source, params = self._rows(table, rows)
         # The order of the rows is the order of their ids: the inbox rests on it.
-        self._say(f"INSERT INTO {table.name} ({columns}) SELECT {columns} FROM {source} AS r", *params)
+        return f"INSERT INTO {table.name} ({columns}) SELECT {columns} FROM {source} AS r", params
 
     def upsert(self, table: Table, rows: Sequence[Row]) -> None:
         columns = ", ".join(table.columns)
@@ -577,14 +591,13 @@ class PostgresStatements(Statements):
     def _rows(self, table: Table, rows: Sequence[Row]) -> tuple[str, list[Any]]:
         return _with_bytes(table, rows) if table.binary_columns else _source(_types(table), rows)
 
-    def take_keys(self, keys: Sequence[tuple[int, str]], now: dt.datetime) -> set[tuple[int, str]]:
-        return self._ask(
+    def take_keys(self, keys: Sequence[tuple[int, str]]) -> Answer[set[tuple[int, str]]]:
+        return self._say(
             """INSERT INTO scheduler_inboxkey (actor_id, key, accepted_at)
-               SELECT DISTINCT r.actor_id, r.key, $2::timestamptz
+               SELECT DISTINCT r.actor_id, r.key, {now}
                  FROM json_to_recordset($1::json) AS r(actor_id bigint, key text)
                ON CONFLICT (actor_id, key) DO NOTHING RETURNING actor_id, key""",
             as_json([{"actor_id": id, "key": key} for id, key in keys]),
-            now,
             convert=lambda rows: {(id, key) for id, key in rows},
         )
 

@@ -34,6 +34,7 @@ from agents.store.statements import (
     Leased,
     LockedRow,
     OpenAttempt,
+    Query,
     Statements,
 )
 from agents.turn import ActorRow, StartedTask
@@ -133,20 +134,25 @@ class SqliteStatements(Statements):
     # Addresses
 
     def ensure(self, addresses: Sequence[Address], lock_timeout: float) -> dict[Address, int]:
-        ids = self.find(addresses)
-        if all(a in ids for a in addresses):
-            return ids
+        ids = self.find(addresses)()
+        return ids if all(a in ids for a in addresses) else self.make(addresses, lock_timeout)
+
+    def make(self, addresses: Sequence[Address], lock_timeout: float) -> dict[Address, int]:
         with self.transaction():
             for kind, name in addresses:
                 self._run("INSERT OR IGNORE INTO agents_actor (kind, name) VALUES (?, ?)", (kind, name))
-            return self.find(addresses)
+            return self.find(addresses)()
 
-    def find(self, addresses: Sequence[Address]) -> dict[Address, int]:
+    def find(self, addresses: Sequence[Address]) -> Answer[dict[Address, int]]:
         found = {}
         for kind, name in addresses:
             for (id,) in self._run("SELECT id FROM agents_actor WHERE kind = ? AND name = ?", (kind, name)):
                 found[kind, name] = id
-        return found
+        return lambda: found
+
+    def read(self, query: Query, *params: Any) -> Answer[list[tuple[Any, ...]]]:
+        rows = self._run(query.sqlite.replace("{now}", f"'{stored(self.now())}'"), params)
+        return lambda: rows
 
     # Claims
 
@@ -182,7 +188,7 @@ class SqliteStatements(Statements):
 
     def lock(
         self, ids: Sequence[int], counted: Sequence[int] = (), *, skip: bool = False
-    ) -> tuple[dict[int, LockedRow], dt.datetime]:
+    ) -> Answer[tuple[dict[int, LockedRow], dt.datetime]]:
         now = self.now()
         pending = self.pending(counted)
         locked = {}
@@ -203,7 +209,7 @@ class SqliteStatements(Statements):
                     hold,
                     pending.get(id, {}),
                 )
-        return locked, now
+        return lambda: (locked, now)
 
     def due(self, claims: Sequence[Claim]) -> Answer[dict[int, Due]]:
         now = self.now()
@@ -334,20 +340,22 @@ class SqliteStatements(Statements):
     def insert(self, table: Table, rows: Sequence[Row]) -> None:
         self._many(f"INSERT INTO {_into(table)}", table, rows)
 
+    def insert_returning(self, table: Table, rows: Sequence[Row]) -> Answer[list[int]]:
+        query = f"INSERT INTO {_into(table)} RETURNING id"
+        ids = [id for values in _values(table, rows) for (id,) in self._run(query, values)]
+        return lambda: ids
+
     def upsert(self, table: Table, rows: Sequence[Row]) -> None:
         sets = ", ".join(f"{c} = excluded.{c}" for c in table.columns if c not in table.conflict)
         query = f"INSERT INTO {_into(table)} ON CONFLICT ({', '.join(table.conflict)}) DO UPDATE SET {sets}"
         self._many(query, table, rows)
 
     def _many(self, query: str, table: Table, rows: Sequence[Row]) -> None:
-        as_json = table.json_columns
-        values = [
-            [_dumped(row[c]) if c in as_json else stored(row[c]) for c in table.columns] for row in rows
-        ]
+        values = _values(table, rows)
         self._guarded(lambda raw: raw.executemany(query, values))
 
-    def take_keys(self, keys: Sequence[tuple[int, str]], now: dt.datetime) -> set[tuple[int, str]]:
-        taken = set()
+    def take_keys(self, keys: Sequence[tuple[int, str]]) -> Answer[set[tuple[int, str]]]:
+        now, taken = self.now(), set()
         for id, key in keys:
             if self._run(
                 """INSERT INTO scheduler_inboxkey (actor_id, key, accepted_at) VALUES (?, ?, ?)
@@ -355,7 +363,7 @@ class SqliteStatements(Statements):
                 (id, key, now),
             ):
                 taken.add((id, key))
-        return taken
+        return lambda: taken
 
     def known_tasks(self, tasks: Sequence[tuple[int, str]]) -> set[tuple[int, str]]:
         return {
@@ -570,6 +578,11 @@ def translated(error: BaseException) -> BaseException:
 def _into(table: Table) -> str:
     marks = ", ".join("?" for _ in table.columns)
     return f"{table.name} ({', '.join(table.columns)}) VALUES ({marks})"
+
+
+def _values(table: Table, rows: Sequence[Row]) -> list[list[Any]]:
+    as_json = table.json_columns
+    return [[_dumped(row[c]) if c in as_json else stored(row[c]) for c in table.columns] for row in rows]
 
 
 def _dumped(tree: Any) -> str | None:

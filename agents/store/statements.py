@@ -41,6 +41,18 @@ def lock_timeout(wait: bool) -> float:
     return LOCK_TIMEOUT if wait else BRIEF_LOCK_TIMEOUT
 
 
+@dataclass(frozen=True)
+class Query:
+    """A look of a part's own at the database, in the words of either engine.
+
+    Parameters are ``$1``, ``$2`` ... (each with its cast) for PostgreSQL and ``?1``, ``?2`` ... for SQLite;
+    lists go over as JSON in a string. ``{now}`` is the database's time, as ``Statements.now`` has it.
+    """
+
+    postgresql: str
+    sqlite: str
+
+
 class Interrupted(Exception):  # noqa: N818 - a signal between methods of the store
     """The database aborted the transaction (deadlock, lock timeout, serialization): nothing happened."""
 
@@ -136,7 +148,15 @@ class Statements(ABC):
         """
 
     @abstractmethod
-    def find(self, addresses: Sequence[Address]) -> dict[Address, int]: ...
+    def find(self, addresses: Sequence[Address]) -> Answer[dict[Address, int]]: ...
+
+    @abstractmethod
+    def make(self, addresses: Sequence[Address], lock_timeout: float) -> dict[Address, int]:
+        """``ensure`` for what was not found a moment ago."""
+
+    @abstractmethod
+    def read(self, query: Query, *params: Any) -> Answer[list[tuple[Any, ...]]]:
+        """Rows as the driver gives them. It looks up by keys, like every statement of the store."""
 
     # Claims
 
@@ -150,10 +170,10 @@ class Statements(ABC):
     @abstractmethod
     def lock(
         self, ids: Sequence[int], counted: Sequence[int] = (), *, skip: bool = False
-    ) -> tuple[dict[int, LockedRow], dt.datetime]:
+    ) -> Answer[tuple[dict[int, LockedRow], dt.datetime]]:
         """Locks actors in the order of ``ids``, which is sorted. Everything else is read after the locks:
-        the time, and the pending tasks of ``counted``. With ``skip``, rows that others have locked are left
-        out, as are those that are gone."""
+        the time, the pending tasks of ``counted``, and what is said next. With ``skip``, rows that others
+        have locked are left out, as are those that are gone."""
 
     @abstractmethod
     def due(self, claims: Sequence[Claim]) -> Answer[dict[int, Due]]:
@@ -181,10 +201,15 @@ class Statements(ABC):
     def insert(self, table: Table, rows: Sequence[Row]) -> None: ...
 
     @abstractmethod
+    def insert_returning(self, table: Table, rows: Sequence[Row]) -> Answer[list[int]]:
+        """The same, of a table without bytes; answers with the rows' ids, in their order."""
+
+    @abstractmethod
     def upsert(self, table: Table, rows: Sequence[Row]) -> None: ...
 
     @abstractmethod
-    def take_keys(self, keys: Sequence[tuple[int, str]], now: dt.datetime) -> set[tuple[int, str]]: ...
+    def take_keys(self, keys: Sequence[tuple[int, str]]) -> Answer[set[tuple[int, str]]]:
+        """Puts down keys of locked actors; those that had not been seen."""
 
     @abstractmethod
     def known_tasks(self, tasks: Sequence[tuple[int, str]]) -> set[tuple[int, str]]: ...
