@@ -1,4 +1,4 @@
-"""Daphne's server, with an end.
+"""Daphne's server for WebSockets with uvicorn's for plain HTTP before it (``front.py``), and with an end.
 
 Daphne alone answers SIGTERM by cancelling every request and dropping every socket. Here the first SIGTERM
 or Ctrl+C stops accepting, lets requests and frames that are being handled end, closes each socket with 1001
@@ -14,22 +14,20 @@ import os
 import signal
 import socket
 import sys
-import weakref
 from collections.abc import Callable
 from typing import Any
 
-from daphne.http_protocol import WebRequest
 from daphne.server import Server
 from daphne.ws_protocol import WebSocketProtocol
 from twisted.internet import reactor
 
+from agents.front import Front
 from agents.wire import SocketProtocol
 from agents.work import Work
 
 logger = logging.getLogger(__name__)
 
 GOING_AWAY = 1001
-BACKLOG = 512  # connections that wait to be accepted; a burst of webhooks arrives at once
 POLL_INTERVAL = 0.05  # seconds between two looks at what still runs, while stopping
 LAST_CALL = 1.0  # seconds for cancelled applications to clean up
 
@@ -99,7 +97,9 @@ class GracefulServer(Server):
         self._stop: asyncio.Task[None] | None = None
         self._busy: set[Any] = set()  # sockets whose application handles a frame
         self._work: dict[Any, Work] = {}  # what the applications of sockets say themselves
-        self._channels: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._plain_work = Work()  # of all plain requests: they only want to know that we stop
+        self._front: Front
+        self._serving: asyncio.Task[None]
 
     # Serving
 
@@ -115,15 +115,19 @@ class GracefulServer(Server):
             loop.add_signal_handler(name, self._on_signal, name)
         self.ws_factory.protocol = SocketProtocol
         self.ws_factory.setProtocolOptions(failByDrop=False)  # what fails gets a code
-        self._socket.listen(BACKLOG)
-        self._port = reactor.adoptStreamPort(self._socket.fileno(), self._socket.family, self.http_factory)
-        self._socket.close()  # the port has its own descriptor; two open ones would go on accepting
-        self._started()
+        self._front = Front(
+            self._plain, self.http_factory, started=self._started, access_log=self.action_logger is not None
+        )
+        self._serving = loop.create_task(self._serve(), name="agents-serve")
 
-    def protocol_connected(self, protocol: Any) -> None:
-        super().protocol_connected(protocol)
-        if isinstance(protocol, WebRequest):
-            self._channels.add(protocol.channel)
+    async def _serve(self) -> None:
+        try:
+            await self._front.serve(sockets=[self._socket])
+        finally:
+            reactor.stop()  # type: ignore[misc]
+
+    async def _plain(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        await self._app({**scope, "agents.work": self._plain_work}, receive, send)
 
     def create_application(self, protocol: Any, scope: dict[str, Any]) -> Any:
         return super().create_application(protocol, {**scope, "protocol": protocol})
@@ -149,8 +153,6 @@ class GracefulServer(Server):
             del self._work[protocol]
 
     async def handle_reply(self, protocol: Any, message: dict[str, Any]) -> None:
-        if self._stop and message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", ()), (b"Connection", b"close")]}
         if message["type"] == "websocket.close" and _is_open(protocol):
             # Daphne's way drops the reason, and fails on codes from 1001 to 2999.
             _close(protocol, message.get("code") or 1000, message.get("reason") or "")
@@ -175,9 +177,9 @@ class GracefulServer(Server):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.grace
         try:
-            await self._port.stopListening().asFuture(loop)
+            self._front.close()
             await self._hook(self._stopping)
-            for work in self._work.values():
+            for work in (self._plain_work, *self._work.values()):
                 work.stopping = True
             while self._running() and loop.time() < deadline:
                 self._close_idle()
@@ -187,7 +189,7 @@ class GracefulServer(Server):
         except Exception:
             logger.exception("stopping the hard way")
         finally:
-            reactor.stop()  # type: ignore[misc]
+            self._front.end()
 
     async def _hook(self, fn: Callable[..., None], *args: Any) -> None:
         try:
@@ -196,36 +198,32 @@ class GracefulServer(Server):
             logger.exception("stopping goes on without %r", fn)
 
     def _running(self) -> list[Any]:
-        """Requests without a whole answer, sockets that are open, and applications that clean up."""
-        return [
+        """Requests that are not over, sockets that are open, and applications that clean up."""
+        sockets = [
             protocol
             for protocol, details in self.connections.items()
             if "disconnected" not in details or not _ended(details)
         ]
+        return [*self._front.running(), *sockets]
 
     def _close_idle(self) -> None:
-        for channel in list(self._channels):
-            channel.persistent = False  # closes after the answer that it waits for
-            transport = channel.transport
-            # A channel that became a socket still points to the transport: that is not ours to close.
-            if transport and not channel.requests and not isinstance(transport.protocol, WebSocketProtocol):
-                channel.loseConnection()
+        self._front.close_idle()
         for protocol in list(self.connections):
             work = self._work.get(protocol)
             if _is_open(protocol) and protocol not in self._busy and not (work and work.busy):
                 _close(protocol, GOING_AWAY)
 
     async def _cancel_rest(self) -> None:
-        running = self._running()
-        self.cut_short = len(running)
-        if not running:
-            return
-        logger.warning("%d requests or sockets did not end within %g s: cancelled", len(running), self.grace)
-        tasks = []
-        for protocol in running:
+        self.cut_short = len(self._running())
+        if self.cut_short:
+            logger.warning(
+                "%d requests or sockets did not end within %g s: cancelled", self.cut_short, self.grace
+            )
+        tasks: list[asyncio.Task[None]] = self._front.cut()
+        for protocol, details in list(self.connections.items()):
             if _is_open(protocol):
                 _close(protocol, GOING_AWAY)
-            task = self.connections[protocol].get("application_instance")
+            task = details.get("application_instance")
             if task is not None and not task.done():
                 task.cancel()
                 tasks.append(task)

@@ -37,7 +37,9 @@ class SocketProtocol(WebSocketProtocol):
 
     def onClose(self, wasClean: bool, code: int, reason: str) -> None:  # noqa: N802, N803
         self.resumeProducing()
-        super().onClose(wasClean, code, reason)
+        # Daphne makes itself known to it in onConnect: a handshake that Autobahn refused has not come so far.
+        if hasattr(self, "server"):
+            super().onClose(wasClean, code, reason)
 
     def onMessageFrameBegin(self, length: int) -> None:  # noqa: N802
         super().onMessageFrameBegin(length)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Work:
-    """One socket's. The server puts it into the scope as ``agents.work``.
+    """One socket's, or that of all plain requests. The server puts it into the scope as ``agents.work``.
 
     An application that goes on receiving while it works counts up ``busy`` meanwhile: a server that stops
     lets that end before it closes the socket. It sets ``stopping`` when nothing more should begin.

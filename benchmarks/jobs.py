@@ -204,7 +204,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--clients", type=int, default=16, help="of jobs A and B (default: %(default)s)")
     parser.add_argument("--sockets", type=int, default=100, help="of job C (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=50, help="of job L (default: %(default)g)")
-    parser.add_argument("--server", choices=["daphne", "uvicorn"], help="the product's (default: daphne)")
     parser.add_argument("--json", type=Path, help="a file for all figures")
     parser.add_argument("--page", action="store_true", help="renew docs/performance.md")
     options = parser.parse_args()
@@ -215,7 +214,7 @@ def parse() -> argparse.Namespace:
 def one(name: str, var: Path, options: argparse.Namespace) -> dict[str, Figures]:
     """All jobs of one contestant."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        site = contestant(name)(stack, Path(folder), var, server=options.server, actors=options.actors)
+        site = contestant(name)(stack, Path(folder), var, actors=options.actors)
         done = {}
         for job in options.jobs:
             try:

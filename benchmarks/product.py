@@ -38,7 +38,6 @@ class Product(Contestant):
         subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], cwd=ROOT, env=self.env, check=True)
         if not self.url.startswith("sqlite"):
             databases.watch_statements(self.url)
-        self.server = self.options.get("server") or "daphne"
         self.processes()
         wait_for(f"http://127.0.0.1:{self.port}/health/ready?strict", self.log, status=200)
 
@@ -47,11 +46,7 @@ class Product(Contestant):
 
     def processes(self) -> None:
         python, celery = sys.executable, [sys.executable, "-m", "celery", "-A", "agentsite"]
-        web = [python, "manage.py", "serve", "--port", str(self.port)]
-        if self.server == "uvicorn":
-            web = [python, "-m", "uvicorn", "agentsite.asgi:application", "--port", str(self.port),
-                   "--lifespan", "off", "--no-access-log", "--log-level", "warning"]  # fmt: skip
-        self.run("web", web, self.env)
+        self.run("web", [python, "manage.py", "serve", "--port", str(self.port)], self.env)
         self.run("worker", [*celery, "worker", "--without-gossip", "--without-mingle"], self.env)
         self.run("beat", [*celery, "beat", "--pidfile=", "-s", str(self.folder / "beat")], self.env)
 

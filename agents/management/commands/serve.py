@@ -57,7 +57,7 @@ class Command(BaseCommand):
                 "Another server may be running; --port N takes another port."
             ) from None
         verbose = options["verbosity"] > 1
-        for name in ("daphne", "twisted"):
+        for name in ("daphne", "twisted", "uvicorn"):
             logging.getLogger(name).setLevel(logging.INFO if verbose else logging.WARNING)
 
         from agents import pauses, runtime

@@ -1,0 +1,156 @@
+"""Plain HTTP, by uvicorn, on the port on which Daphne's WebSockets come in, too.
+
+A request costs uvicorn's parser, which is llhttp, a fraction of what it costs Twisted. A client that asks for
+a WebSocket is handed to Daphne with its connection and with the request in which it asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from daphne.http_protocol import HTTPFactory
+from twisted.internet import reactor
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 512  # connections that wait to be accepted; a burst of webhooks arrives at once
+# Proxies keep idle connections for a minute, and may send a request on one while we close it.
+KEEP_ALIVE = 75  # seconds
+#: The request line and the headers: llhttp itself knows no end of them.
+MAX_HEAD_BYTES = 64 * 1024
+
+
+class Front(uvicorn.Server):
+    """Serves ``application`` (ASGI, of type "http"); WebSockets go to ``upgrades``.
+
+    ``serve(sockets=[bound])`` calls ``started`` when connections are accepted, and returns when ``end()`` has
+    been called. Signals are whoever starts it to handle.
+    """
+
+    def __init__(
+        self,
+        application: Any,
+        upgrades: HTTPFactory,
+        *,
+        started: Callable[[], None] = lambda: None,
+        access_log: bool = False,
+    ) -> None:
+        # uvicorn makes one with its own arguments, a connection.
+        def upgraded(**_: Any) -> asyncio.Protocol:
+            return Upgraded(upgrades)
+
+        super().__init__(
+            uvicorn.Config(
+                self._run,
+                http=BoundedProtocol,
+                ws=upgraded,  # type: ignore[arg-type]
+                interface="asgi3",
+                lifespan="off",
+                backlog=BACKLOG,
+                timeout_keep_alive=KEEP_ALIVE,
+                log_config=None,
+                access_log=access_log,
+                proxy_headers=False,  # whom to believe is for the site's settings to say (NUM_PROXIES)
+                server_header=False,
+            )
+        )
+        self._application, self._started = application, started
+        self._cut = False
+
+    async def _run(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await self._application(scope, receive, send)
+        except asyncio.CancelledError:
+            if not self._cut:
+                raise
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._started()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    # Stopping
+
+    def close(self) -> None:
+        """Accepts nobody more."""
+        for server in self.servers:
+            server.close()
+
+    def close_idle(self) -> None:
+        """Closes connections without a request; the others as soon as theirs is answered."""
+        for connection in self._connections():
+            connection.shutdown()
+
+    def running(self) -> list[Any]:
+        """Requests without a whole answer, applications that clean up, and answers on their way."""
+        unsent = [c for c in self._connections() if c.transport.get_write_buffer_size()]
+        return [*self.server_state.tasks, *unsent]
+
+    def cut(self) -> list[asyncio.Task[None]]:
+        """Hangs up on everybody and cancels what runs, which it returns."""
+        self._cut = True
+        for connection in self._connections():
+            connection.transport.abort()
+        tasks = list(self.server_state.tasks)
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    def end(self) -> None:
+        self.should_exit = self.force_exit = True
+
+    def _connections(self) -> list[Any]:
+        return list(self.server_state.connections)
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection, with a bound on a request's head."""
+
+    _head = 0  # bytes that came before it had ended
+    _in_head = True
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head = 0
+        self._in_head = True
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self._in_head or self.transport.is_closing():
+            return
+        self._head += len(data)
+        if self._head > MAX_HEAD_BYTES:
+            self.send_400_response(f"A request's head may have {MAX_HEAD_BYTES} bytes.")
+
+
+class Upgraded(asyncio.Protocol):
+    """A connection whose client asked for a WebSocket: from the request on it is Daphne's."""
+
+    def __init__(self, factory: HTTPFactory) -> None:
+        self._factory = factory
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """``data`` is the request, as the client sent it. Daphne gets a descriptor of its own."""
+        self._transport.pause_reading()
+        connection: socket.socket = self._transport.get_extra_info("socket")
+        adopted: Any = reactor.adoptStreamConnection(connection.fileno(), connection.family, self._factory)
+        self._transport.abort()
+        adopted.protocol.dataReceived(data)
