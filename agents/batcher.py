@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Executor
 from typing import Generic, TypeVar
 
@@ -31,6 +31,7 @@ class Batcher(Generic[Request, Result]):
     is raised to its own caller. What ``work`` itself raises is raised to all callers of the batch.
     ``under_way`` says how many there are who ask again and again: a batch takes half of them at most.
     ``told`` hears of each batch, in its thread: how many requests, how many seconds.
+    ``key`` says which requests keep their order: those of a key that is on its way wait until it is back.
     Belongs to one event loop.
     """
 
@@ -43,6 +44,7 @@ class Batcher(Generic[Request, Result]):
         lanes: int = 1,
         under_way: Callable[[], int] | None = None,
         told: Callable[[int, float], None] | None = None,
+        key: Callable[[Request], Hashable] | None = None,
     ) -> None:
         self._work = work
         self._executor = executor
@@ -50,6 +52,8 @@ class Batcher(Generic[Request, Result]):
         self._lanes = lanes
         self._under_way = under_way
         self._told = told
+        self._key = key
+        self._away: set[Hashable] = set()  # keys that are on their way
         self._loop = asyncio.get_running_loop()
         self._gathered: deque[tuple[Request, asyncio.Future[Result]]] = deque()
         self._flying = 0
@@ -70,13 +74,27 @@ class Batcher(Generic[Request, Result]):
     def _flush(self) -> None:
         self._flush_due = False
         while self._gathered and self._may_depart():
-            count = min(len(self._gathered), self._most())
-            batch = [self._gathered.popleft() for _ in range(count)]
+            batch = self._next()
+            if not batch:
+                return  # all of it waits for what is on its way
             self._flying += 1
             self._departed = self._loop.time()
             self._executor.submit(self._fly, batch)
         if self._gathered and self._flying < self._lanes and self._later is None:
             self._later = self._loop.call_at(self._departed + SLOW, self._look)
+
+    def _next(self) -> list[tuple[Request, asyncio.Future[Result]]]:
+        most = self._most()
+        if self._key is None:
+            return [self._gathered.popleft() for _ in range(min(len(self._gathered), most))]
+        batch: list[tuple[Request, asyncio.Future[Result]]] = []
+        waiting: deque[tuple[Request, asyncio.Future[Result]]] = deque()
+        for entry in self._gathered:
+            goes = len(batch) < most and self._key(entry[0]) not in self._away
+            (batch if goes else waiting).append(entry)
+        self._gathered = waiting
+        self._away.update(self._key(request) for request, _ in batch)
+        return batch
 
     def _look(self) -> None:
         self._later = None
@@ -111,6 +129,8 @@ class Batcher(Generic[Request, Result]):
         results: Sequence[Result | BaseException],
     ) -> None:
         self._flying -= 1
+        if self._key is not None:
+            self._away.difference_update(self._key(request) for request, _ in batch)
         for (_, future), result in zip(batch, results, strict=True):
             if future.cancelled():
                 continue

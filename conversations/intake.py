@@ -94,7 +94,9 @@ def _batcher() -> Batcher[Delivered, Acceptance]:
     loop = asyncio.get_running_loop()
     batcher = _batchers.get(loop)
     if batcher is None:
-        batcher = _batchers[loop] = Batcher(accept_all, _threads(), size=SIZE, lanes=THREADS)
+        batcher = _batchers[loop] = Batcher(
+            accept_all, _threads(), size=SIZE, lanes=THREADS, key=lambda delivered: delivered.text.from_number
+        )
     return batcher
 
 

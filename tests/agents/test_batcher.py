@@ -125,6 +125,41 @@ async def test_a_slow_batch_lets_the_next_one_start_beside_it_where_there_are_la
     assert await asyncio.gather(first, second, third) == [2, 4, 6]
 
 
+async def test_nothing_overtakes_what_is_on_its_way_under_the_same_key(threads, passes: Passes):
+    work = Work()
+    submit = Batcher(work, threads, size=64, lanes=2, key=lambda n: n % 10).submit
+    work.gate.clear()
+    waiting = [submit(1), submit(2)]
+    await has(work, [1, 2])
+    waiting += [submit(n) for n in (11, 3, 21, 4, 12)]
+    await passes()
+    await has(work, [1, 2], [3, 4])
+    waiting += [submit(n) for n in (5, 31)]
+    await passes()
+    assert work.batches == [[1, 2], [3, 4]]
+    work.gate.set()
+    assert await asyncio.gather(*waiting) == [2, 4, 22, 6, 42, 8, 24, 10, 62]
+    assert [n for batch in work.batches for n in batch if n % 10 == 1] == [1, 11, 21, 31]
+
+
+async def test_what_waits_for_its_key_goes_as_soon_as_that_is_back(threads, passes: Passes):
+    work = Work()
+    submit = Batcher(work, threads, size=64, lanes=2, key=lambda n: n % 10).submit
+    work.gate.clear()
+    first = submit(1)
+    await has(work, [1])
+    second = submit(11)
+    await passes()
+    for _ in range(50):  # looking again and again would find nothing
+        assert timers() == 0
+        await asyncio.sleep(0)
+    beside = submit(2)  # it waits for nobody, however slow the first batch is
+    await has(work, [1], [2])
+    work.gate.set()
+    assert await asyncio.gather(first, second, beside) == [2, 22, 4]
+    assert work.batches == [[1], [2], [11]]
+
+
 async def test_requests_that_wait_for_a_slow_batch_wait_for_one_timer_together(threads):
     work = Work()
     submit = batcher(work, threads, lanes=3).submit

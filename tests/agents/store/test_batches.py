@@ -16,7 +16,7 @@ from agents import conf, faults
 from agents.exceptions import InboxFullError, LimitError, TurnLostError
 from agents.leases import Heartbeat, Lease
 from agents.models import Actor
-from agents.store import patience, statements
+from agents.store import ToldBefore, patience, statements
 from agents.store.requests import Claim, Commit, Committed
 from agents.store.statements import Delayed, Interrupted
 from agents.turn import Tell
@@ -552,6 +552,27 @@ def test_an_empty_batch_is_nothing(stage: Stage) -> None:
     assert stage.store.ensure([]) == {}
     assert stage.store.find([]) == {}
     assert stage.store.stops([]) == {}
+
+
+def test_rows_of_a_part_and_tells_are_there_together_or_not_at_all(stage: Stage) -> None:
+    actor, other, gone = stage.actor(), stage.actor(), stage.actor()
+    ids = {stage.address(id): id for id in (actor, other, gone)}
+    stage.store.tell([stage.tell(actor, key="seen")])
+    tells = [stage.tell(other, key="new"), stage.tell(actor, key="seen")]
+    rows = {MESSAGE: [stage.message(other, 1, stage.store.sql.now())]}
+    with pytest.raises(ToldBefore):
+        stage.store.tell_with(tells, ids, rows)
+    Actor.objects.filter(pk=gone).delete()
+    erased = Tell(KIND, next(name for (_, name), id in ids.items() if id == gone), "go", None)
+    with pytest.raises(Interrupted):
+        stage.store.tell_with([tells[0], erased], ids, rows)
+    with pytest.raises(IntegrityError):
+        stage.store.tell_with(tells[:1], ids, {MESSAGE: rows[MESSAGE] * 2})
+    assert not Message.objects.exists() and not Task.objects.filter(actor_id=other).exists()
+    written, (alarm,) = stage.store.tell_with(tells[:1], ids, rows)
+    assert written == {MESSAGE: [Message.objects.get(actor_id=other).pk]}
+    assert (alarm.actor_id, alarm.due) == (other, True)
+    Message.objects.all().delete()
 
 
 def test_a_tell_s_actor_is_made_when_its_turn_commits(stage: Stage) -> None:

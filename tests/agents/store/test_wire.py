@@ -18,6 +18,7 @@ from agents.store.requests import Claim, Claimed, Committed
 from agents.store.statements import ConnectionLost
 from agents.store.wire import Blobs, Wire, text
 from agents.writes import Table, Writes
+from conversations.models import Message
 from scheduler.models import Task
 from tests.agents.store.lines import reconnect
 from tests.agents.store.stage import MESSAGE, Stage
@@ -106,6 +107,28 @@ def test_a_drain_is_two_trips_to_claim_and_two_for_each_task(stage: Stage, count
     (committed,), statements, trips = counted.of(lambda: stage.store.commit([commit]))
     assert committed.next is not None
     assert trips == 2, statements
+
+
+def test_a_tell_is_one_trip_to_find_the_actor_and_two_to_tell_it(stage: Stage, counted: Counted) -> None:
+    actors = [stage.actor() for _ in range(8)]
+    for size in (1, 8):
+        tells = [stage.tell(actor, key=uuid.uuid4().hex) for actor in actors[:size]]
+        (accepted, _), statements, trips = counted.of(lambda: stage.store.tell(tells))  # noqa: B023
+        assert accepted == [True] * size
+        assert trips == 3, statements
+
+
+def test_rows_of_a_part_go_with_a_tell_in_two_trips(stage: Stage, counted: Counted) -> None:
+    actor = stage.actor()
+    rows = {MESSAGE: [stage.message(actor, seq, stage.store.sql.now(), f"{seq}") for seq in (1, 2, 3)]}
+    tells, ids = [stage.tell(actor, key="a")], {stage.address(actor): actor}
+    (written, alarms), statements, trips = counted.of(lambda: stage.store.tell_with(tells, ids, rows))
+    assert trips == 2, statements
+    assert [alarm.actor_id for alarm in alarms] == [actor]
+    kept = Message.objects.filter(actor_id=actor).order_by("seq")
+    assert written == {MESSAGE: [message.pk for message in kept]}
+    assert [message.content for message in kept] == ["1", "2", "3"]
+    kept.delete()
 
 
 def test_statements_are_prepared_once_a_session(stage: Stage, fresh: None) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -248,6 +250,28 @@ def test_the_actors_of_a_batch_are_woken(plain):
     finally:
         store.on_alarms.remove(listen)
     assert sorted(woken) == ["+15550000001", "+15550000002"]
+
+
+async def test_nobodys_text_overtakes_theirs_in_a_slow_batch_and_others_go_beside_it(plain):
+    looked, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        if not looked.is_set():
+            looked.set()
+            assert go_on.wait(30)
+
+    with faults.at("intake.looked", hold):
+        first, second, *others = some(0, [1, 1, 2, 3])
+        slow = asyncio.create_task(intake.accept(first))
+        assert await asyncio.to_thread(looked.wait, 30)
+        behind = asyncio.create_task(intake.accept(second))
+        try:
+            assert await asyncio.gather(*map(intake.accept, others)) == ["accepted"] * 2
+            assert not behind.done()
+        finally:
+            go_on.set()
+        assert await asyncio.gather(slow, behind) == ["accepted"] * 2
+    assert (await asyncio.to_thread(inboxes))["+15550000001"] == ["message-0", "message-1"]
 
 
 # What changes between the look and the write
