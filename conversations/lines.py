@@ -28,6 +28,7 @@ class Line:
     rate: float = 0.0  # texts a second; 0: no limit of ours
 
 
+@lru_cache(maxsize=256)  # asked four times for a text
 def line_of(number: str) -> Line:
     """What the settings say of a number of ours. Raises ConfigurationError."""
     return _lines().get(number) or _line(number, {})
@@ -85,6 +86,7 @@ def _wrong(message: str) -> ConfigurationError:
 def _forget(*, setting: str, **kwargs: object) -> None:
     if setting == "AGENTS":
         _lines.cache_clear()
+        line_of.cache_clear()
 
 
 setting_changed.connect(_forget)
