@@ -15,7 +15,7 @@ from typing import Any
 
 import uvicorn
 from daphne.http_protocol import HTTPFactory
-from twisted.internet import reactor
+from daphne.server import reactor  # installed by Daphne, on asyncio
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 logger = logging.getLogger(__name__)

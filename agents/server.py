@@ -17,9 +17,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from daphne.server import Server
+from daphne.server import Server, reactor
 from daphne.ws_protocol import WebSocketProtocol
-from twisted.internet import reactor
 
 from agents.front import Front
 from agents.wire import SocketProtocol
@@ -124,7 +123,7 @@ class GracefulServer(Server):
         try:
             await self._front.serve(sockets=[self._socket])
         finally:
-            reactor.stop()  # type: ignore[misc]
+            reactor.stop()
 
     async def _plain(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         await self._app({**scope, "agents.work": self._plain_work}, receive, send)

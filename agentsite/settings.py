@@ -28,13 +28,12 @@ VAR_DIR = Path(env.str("VAR_DIR", default=str(BASE_DIR / "var")))
 VAR_DIR.mkdir(parents=True, exist_ok=True)
 
 INSTALLED_APPS = [
-    "daphne",
     "agentsite.desk.DeskConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
     "django.contrib.messages",
-    "whitenoise.runserver_nostatic",
+    "agents",  # before staticfiles, whose runserver knows no WebSockets
     "django.contrib.staticfiles",
     "rest_framework",
     "rest_framework.authtoken",
@@ -42,7 +41,6 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "channels",
     "django_celery_beat",
-    "agents",
     "conversations",
     "scheduler",
     *env.list("AGENT_APPS", default=["examples"]),

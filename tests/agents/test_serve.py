@@ -25,6 +25,7 @@ from agents.models import Actor
 from scheduler.models import Attempt
 from tests.processes import database_url
 from tests.scheduler.clerks.agents import ClerkAgent
+from tests.servers import free_port
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.processes
@@ -219,6 +220,33 @@ def test_a_taken_port_is_refused_in_one_sentence() -> None:
     assert done.returncode == 1
     assert f"Cannot listen on 127.0.0.1:{port}: Address already in use." in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_runserver_knows_websockets() -> None:
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "manage.py", "runserver", "--noreload", f"127.0.0.1:{port}"],
+        cwd=ROOT,
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.agents.serve_app", "ALLOWED_HOSTS": "127.0.0.1"},
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: not is_refused(port), timeout=90)
+        assert get(port, "/").status == 200
+        with connect(f"ws://127.0.0.1:{port}/") as ws:
+            ws.send("hello")
+            assert ws.recv(timeout=30) == "echo hello"
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("process", ["worker", "beat"])
+def test_twisted_is_in_no_process_but_those_that_serve(process: str) -> None:
+    code = f"import agentsite.celery, celery.bin.{process}, sys; print('twisted' in sys.modules)"
+    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "agentsite.settings", "SECRET_KEY": "x", "ENV_FILE": ""}
+    django = "import django; django.setup(); "
+    assert subprocess.check_output([sys.executable, "-c", django + code], cwd=ROOT, env=env) == b"False\n"
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "http", "80.5", ""])
