@@ -106,7 +106,7 @@ def result(runs: list[dict[str, Any]], options: argparse.Namespace) -> dict[str,
         "machine": machine(),
         "settings": {
             key: getattr(options, key)
-            for key in ("seconds", "actors", "clients", "sockets", "rate", "server")
+            for key in ("seconds", "actors", "clients", "sockets", "rate")
         },
         "contestants": names,
         "table": table,
