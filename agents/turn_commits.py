@@ -6,7 +6,7 @@ import datetime as dt
 import time
 from typing import Any
 
-from agents.store.requests import Claimed, Commit, Committed, Next, TaskEnd
+from agents.store.requests import Claimed, Commit, Committed, TaskEnd
 from agents.turn import StateLike, Turn
 
 
@@ -17,7 +17,6 @@ def commit_of(
     *,
     release: bool = True,
     task: TaskEnd | None = None,
-    next: Next | None = None,
     starts: bool = True,
 ) -> Commit:
     """Everything that a turn buffered since its last commit, as one fenced transaction."""
@@ -42,7 +41,6 @@ def commit_of(
         tells=list(turn.tells),
         record=record_of(turn, outcome, first, state, writes.notes),
         task=task,
-        next=next,
         at_commit=list(turn.at_commit),
     )
 

@@ -1,7 +1,8 @@
 """The drain: running an actor's due tasks, one turn each, under one lease.
 
 A drain takes what was due when it began. Each task's end is part of its turn's commit, which also begins
-the next task; a caller of the actor is let through after the task that runs.
+the next task; a caller of the actor is let through after the task that runs. Where the last turn has itself
+made something due at once, as a text's turn that queues the answer, the next drain begins in its commit, too.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from agents.observing import turns as observing
 from agents.observing.logs import Quoted, about
 from agents.store.base import parked_hook
 from agents.store.requests import Claim, Claimed, Commit, Committed, Next, TaskEnd
+from agents.store.rows import TASK
 from agents.turn import Identity, StartedTask, Tell, Turn
 from agents.turn_commits import commit_of, record_of, settle
 from agents.writes import Writes
@@ -51,11 +53,16 @@ class Drained:
 
 
 async def drain(
-    engine: Engine, actor_id: int, kind: str, goes_on: Callable[[], bool] = lambda: True
+    engine: Engine,
+    actor_id: int,
+    kind: str,
+    goes_on: Callable[[], bool] = lambda: True,
+    room: Callable[[], bool] = lambda: False,
 ) -> Drained:
     """Runs the due tasks of one actor. Nothing happens where another process holds it: it will wake us.
 
-    Once ``goes_on()`` is false no further task begins.
+    Once ``goes_on()`` is false no further task begins. ``room``: whether nobody waits for this drain's place,
+    so that the actor's next one may follow it at once.
     """
     result = Drained()
     cls = kinds.get(kind)
@@ -70,7 +77,7 @@ async def drain(
         claimed = await _claim(engine, cls, actor_id)
         if claimed is None:
             return result
-        await _Drain(engine, cls, claimed, result, goes_on).run()
+        await _Drain(engine, cls, claimed, result, goes_on, room).run()
     finally:
         engine.turnstile.leave(actor_id)
     return result
@@ -109,12 +116,14 @@ class _Drain:
         claimed: Claimed,
         result: Drained,
         goes_on: Callable[[], bool],
+        room: Callable[[], bool],
     ) -> None:
         self.engine = engine
         self.cls = cls
         self.claimed = claimed
         self.result = result
         self.goes_on = goes_on
+        self.room = room
         self.began = claimed.due_before or claimed.actor.now
         self.due = claimed.due
         #: Somebody has taken the actor over: what is said to it is theirs to answer.
@@ -152,8 +161,11 @@ class _Drain:
                     await self._stand_back(actor.id)
                     self.result.more = True
                 return
-            self.due = self.due[self.due.index(task.pk) + 1 :] if task.pk in self.due else []
             assert committed.now is not None
+            if committed.anew is not None:
+                self.began, self.due = committed.now, committed.anew
+            else:
+                self.due = self.due[self.due.index(task.pk) + 1 :] if task.pk in self.due else []
             actor = turn.successor(committed.now)
 
     def _finished(self, committed: Committed) -> None:
@@ -174,13 +186,25 @@ class _Drain:
                 return
             await asyncio.sleep(LOOK)
 
-    def _next(self) -> Next | None:
+    def _next(self, turn: Turn, commit: Commit) -> Next | None:
         """What may begin in this commit: nothing, where somebody in this process waits for the actor."""
-        if not self.due or self.engine.closing or not self.goes_on():
+        if not self.due and not self._anew(turn, commit):
+            return None
+        if self.engine.closing or not self.goes_on():
             return None
         if self.engine.turnstile.awaited(self.claimed.actor.id):
             return None
-        return Next(uuid.uuid4(), self.due, self.began, self.claimed.actor.hold)
+        return Next(uuid.uuid4(), self.due, self.began, self.claimed.actor.hold, anew=not self.due)
+
+    def _anew(self, turn: Turn, commit: Commit) -> bool:
+        """Whether this commit makes something due at once, which might as well begin in it."""
+        if self.taken or not commit.writes.inserts:
+            return False
+        # Not by an agent's own clock: the database's does not say what is due by that.
+        if self.cls.clock() is not None or not self.room():
+            return False
+        now = turn.database_now()
+        return any(table is TASK and row["due_at"] <= now for table, row in commit.writes.inserts)
 
     async def _turn(self, turn: Turn, task: StartedTask) -> Committed | None:
         """Runs one task's turn and commits its end. None: the lease is somebody else's now."""
@@ -194,8 +218,8 @@ class _Drain:
                 self.claimed,
                 "done",
                 task=self._success(task, replaced=_replaced(turn)),
-                next=self._next(),
             )
+            commit.next = self._next(turn, commit)
         except BaseException as error:
             await turn.abandoned()
             observing.failed(turn, error)
@@ -272,9 +296,9 @@ class _Drain:
             record=record_of(kept or turn, outcome, kept.committed_seq + 1 if kept else None, None),
             tells=tells,
             task=end,
-            next=self._next(),
             writes=kept.collect() if kept else Writes(),
         )
+        commit.next = self._next(turn, commit)
         try:
             committed = await self.engine.commit(commit)
         except (TurnLostError, OutcomeUnknownError) as lost:

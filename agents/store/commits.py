@@ -133,7 +133,9 @@ class Commits:
                 touched.add(commit.actor_id)
             alarms = self.sql.alarms(sorted(touched), now) if touched else []
         stood_back = bool(commit.next and begun is None and row.waiting)
-        return Committed(commit.version + commit.dirty, begun, now, stood_back, alarms)
+        # What else was due then: the drain after that one looks for it.
+        anew: list[int] | None = [] if begun and commit.next and commit.next.anew else None
+        return Committed(commit.version + commit.dirty, begun, now, stood_back, alarms, anew)
 
     # One transaction
 
@@ -194,19 +196,21 @@ class Commits:
             id: Next(n.turn_id, n.due[:NEXT_WINDOW], n.due_before, n.hold) for id, n in nexts.items() if n.due
         }
         begun = self.sql.begin(list(starts.items()), now) if starts else dict
+        anew = {id: n for id, n in nexts.items() if n.anew}
+        begun_anew = self.sql.begin_anew(list(anew.items()), now) if anew else dict
         if alone and room.tight:
             room.check(self.sql.pending(growing))
         faults.point("commit.written")
-        updated = self.sql.update_actors(actor_rows(good, ids, starts), now) if good else list
+        updated = self.sql.update_actors(actor_rows(good, ids, starts | anew), now) if good else list
 
         def finish() -> list[Outcome]:
-            alarms, tasks = {a.actor_id: a for a in updated()}, begun()
+            alarms, tasks, first = {a.actor_id: a for a in updated()}, begun(), begun_anew()
             outcomes: list[Outcome] = []
             for at, commit in enumerate(commits):
                 if at in refused:
                     outcomes.append(refused[at])
                     continue
-                task = tasks.get(commit.actor_id)
+                task, due = first.get(commit.actor_id) or (tasks.get(commit.actor_id), None)
                 touched = {ids[t.kind, t.name] for t in commit.tells}
                 if commit.release and task is None:
                     touched.add(commit.actor_id)
@@ -217,6 +221,7 @@ class Commits:
                         now,
                         bool(commit.next and rows[commit.actor_id].waiting),
                         [alarms[id] for id in sorted(touched)],
+                        due,
                     )
                 )
             return outcomes

@@ -449,17 +449,7 @@ class PostgresStatements(Statements):
                               AND e.status = 'pending' AND e.lane = 'inbox' AND e.id < t.id
                               AND (e.method = '{RECEIVE}' OR NOT w.taken)))
                    ORDER BY w.actor_id, c.position),
-                begun AS (
-                  UPDATE scheduler_task t SET attempts = t.attempts + 1
-                    FROM picked p WHERE {there("t", "p")}
-                  RETURNING {_TASK}, p.turn_id, p.attempt_id),
-                opened AS (
-                  INSERT INTO scheduler_attempt
-                    (id, actor_id, task_pk, task_id, lane, method, payload, number, turn_id, outcome,
-                     due_at, started_at, error, traceback)
-                  SELECT attempt_id, actor_id, id, task_id, lane, method, payload, attempts, turn_id,
-                         'running', due_at, $2::timestamptz, '', '' FROM begun)
-                SELECT * FROM begun""",
+                {_begun()}""",
             as_json(
                 [
                     {
@@ -474,6 +464,37 @@ class PostgresStatements(Statements):
             ),
             now,
             convert=lambda rows: {row[1]: _task(row) for row in rows},
+        )
+
+    def begin_anew(
+        self, starts: Sequence[tuple[int, Next]], now: dt.datetime
+    ) -> Answer[dict[int, tuple[StartedTask, list[int]]]]:
+        # The order of agents/store/order.py, so that it takes no round trip to look first.
+        return self._say(
+            f"""WITH picked AS (
+                  SELECT t.part, t.at, w.turn_id, f.pks,
+                         nextval(pg_get_serial_sequence('scheduler_attempt', 'id')) AS attempt_id
+                    FROM json_to_recordset($1::json) AS w(actor_id bigint, turn_id uuid)
+                   CROSS JOIN LATERAL (
+                         SELECT array_agg(c.id ORDER BY c.held, c.id) AS pks FROM (
+                           (SELECT t.id, t.due_at AS held FROM scheduler_task t
+                             WHERE t.actor_id = w.actor_id AND t.status = 'pending'
+                               AND NOT t.lane = 'inbox' AND t.due_at <= $2::timestamptz
+                             ORDER BY t.due_at, t.id LIMIT $3::int)
+                           UNION ALL
+                           (SELECT i.id, max(i.due_at) OVER (ORDER BY i.id) FROM (
+                              SELECT t.id, t.due_at FROM scheduler_task t
+                               WHERE t.actor_id = w.actor_id AND t.status = 'pending' AND t.lane = 'inbox'
+                               ORDER BY t.id LIMIT $3::int) i)) c
+                          WHERE c.held <= $2::timestamptz OFFSET 0) f
+                   CROSS JOIN LATERAL (
+                         SELECT t.tableoid AS part, t.ctid AS at FROM scheduler_task t
+                          WHERE t.id = f.pks[1] OFFSET 0) t),
+                {_begun(", p.pks")}""",
+            as_json([{"actor_id": id, "turn_id": n.turn_id} for id, n in starts]),
+            now,
+            DRAIN_WINDOW,
+            convert=lambda rows: {row[1]: (_task(row), row[15][1:DRAIN_WINDOW]) for row in rows},
         )
 
     def open_attempts(self, ids: Sequence[int]) -> list[tuple[int, OpenAttempt]]:
@@ -814,6 +835,22 @@ def _update(source: str, tasks: bool, nexts: bool) -> str:
            CROSS JOIN LATERAL (SELECT {begun if nexts else "false"} AS begun OFFSET 0) b OFFSET 0) r
         WHERE {there("a", "r")}
         RETURNING a.id, a.kind, a.name, a.alarm"""
+
+
+@cache
+def _begun(more: str = "") -> str:
+    """Begins the tasks at the places in ``picked``, and their attempts. ``more``: what else it returns."""
+    return f"""begun AS (
+                  UPDATE scheduler_task t SET attempts = t.attempts + 1
+                    FROM picked p WHERE {there("t", "p")}
+                  RETURNING {_TASK}, p.turn_id, p.attempt_id{more}),
+                opened AS (
+                  INSERT INTO scheduler_attempt
+                    (id, actor_id, task_pk, task_id, lane, method, payload, number, turn_id, outcome,
+                     due_at, started_at, error, traceback)
+                  SELECT attempt_id, actor_id, id, task_id, lane, method, payload, attempts, turn_id,
+                         'running', due_at, $2::timestamptz, '', '' FROM begun)
+                SELECT * FROM begun"""
 
 
 Types = tuple[tuple[str, str], ...]  # a source's columns and their types

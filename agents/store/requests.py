@@ -51,6 +51,8 @@ class Next:
     due_before: dt.datetime
     # What its drain was begun under (``ActorRow.hold``): under anything else nothing more begins.
     hold: str = ""
+    # The drain is at its end, and something is due: the next one begins here, with what it finds.
+    anew: bool = False
 
 
 @dataclass(slots=True)
@@ -125,3 +127,5 @@ class Committed:
     # The lease was freed because somebody in another process waits for the actor.
     stood_back: bool = False
     alarms: list[Alarm] = field(default_factory=list)
+    # What else was due, in order, where ``next`` is the first task of a drain that began with this commit.
+    anew: list[int] | None = None

@@ -11,6 +11,7 @@ import sqlite3
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import orjson
@@ -267,6 +268,14 @@ class SqliteStatements(Statements):
                 begun[actor_id] = task
                 break
         return lambda: begun
+
+    def begin_anew(
+        self, starts: Sequence[tuple[int, Next]], now: dt.datetime
+    ) -> Answer[dict[int, tuple[StartedTask, list[int]]]]:
+        dues = self.due([Claim(id, n.turn_id, due_before=now) for id, n in starts])()
+        found = [(id, replace(n, due=due[:1], due_before=now)) for id, n in starts if (due := dues[id].tasks)]
+        begun = self.begin(found, now)()
+        return lambda: {id: (task, dues[id].tasks[1:]) for id, task in begun.items()}
 
     def open_attempts(self, ids: Sequence[int]) -> list[tuple[int, OpenAttempt]]:
         return [

@@ -184,6 +184,14 @@ class Statements(ABC):
         """Begins for each actor the first of its candidates that is still pending and due."""
 
     @abstractmethod
+    def begin_anew(
+        self, starts: Sequence[tuple[int, Next]], now: dt.datetime
+    ) -> Answer[dict[int, tuple[StartedTask, list[int]]]]:
+        """Begins for each actor the first of what is due now; the others that are, in order, beside it.
+
+        For actors that nobody has taken over."""
+
+    @abstractmethod
     def open_attempts(self, ids: Sequence[int]) -> list[tuple[int, OpenAttempt]]: ...
 
     @abstractmethod

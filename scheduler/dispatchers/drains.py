@@ -107,6 +107,12 @@ class Drains:
             timer.cancel()
         self._timers[actor_id] = self.engine.loop.call_at(at, self._ring, actor_id, kind)
 
+    def _goes_on(self) -> bool:
+        return not self._stopped
+
+    def _has_room(self) -> bool:
+        return not self._slots.locked()
+
     def _ring(self, actor_id: int, kind: str) -> None:
         self._timers.pop(actor_id, None)
         self.wake(actor_id, kind)
@@ -116,7 +122,7 @@ class Drains:
         try:
             async with self._slots:
                 self._woken[actor_id] = False
-                more = (await drain(self.engine, actor_id, kind, lambda: not self._stopped)).more
+                more = (await drain(self.engine, actor_id, kind, self._goes_on, self._has_room)).more
         except Exception:
             logger.exception("the drain of actor %d failed; the sweep finds it again", actor_id)
         finally:

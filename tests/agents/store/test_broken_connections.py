@@ -16,7 +16,7 @@ from django.db import connection
 
 from agents import faults
 from agents.models import Actor, TurnRecord
-from agents.store.requests import Claim, Committed
+from agents.store.requests import Claim, Committed, Next
 from agents.turn import Tell
 from conversations.models import Message
 from scheduler.models import Attempt, InboxKey, Task
@@ -166,6 +166,28 @@ def a_commit_that_begins_the_next_task(stage: Stage) -> Scene:
     return lambda: stage.store.commit([commit]), check
 
 
+def a_commit_that_begins_the_drain_that_follows(stage: Stage) -> Scene:
+    actor = stage.actor()
+    stage.told(actor, 1)
+    claimed = stage.drain(actor)
+    assert claimed.task is not None
+    following = Next(uuid.uuid4(), [], claimed.actor.now, anew=True)
+    commit = stage.dirty(claimed, task=stage.done(claimed.task), next=following, timers=[{}])
+
+    def check(result: Any) -> None:
+        (committed,) = result
+        assert (committed.version, committed.next.method, committed.next.attempt) == (1, "tick", 1)
+        assert committed.anew == []
+        assert [a.number for a in Attempt.objects.filter(actor_id=actor, outcome="running")] == [1]
+        assert stage.row(actor).turn_id == following.turn_id
+        last = stage.dirty(
+            claimed, after=committed, turn_id=following.turn_id, task=stage.done(committed.next)
+        )
+        assert stage.commit(last).version == 2
+
+    return lambda: stage.store.commit([commit]), check
+
+
 def a_failed_task(stage: Stage) -> Scene:
     actor = stage.actor()
     stage.told(actor, 1)
@@ -287,12 +309,13 @@ def a_look_around(stage: Stage) -> Scene:
 
 SCENES = [
     a_claim, two_claims_of_which_one_finds_a_dead_lease, a_drain, a_commit_of_everything, a_batch_of_commits,
-    a_commit_that_begins_the_next_task, a_failed_task, a_checkpoint, a_release, a_tell, a_renewal, a_stop,
-    a_voided_lease, a_look_around,
+    a_commit_that_begins_the_next_task, a_commit_that_begins_the_drain_that_follows, a_failed_task,
+    a_checkpoint, a_release, a_tell, a_renewal, a_stop, a_voided_lease, a_look_around,
 ]  # fmt: skip
 
 SCENES_WITH_A_COMMIT_TO_LOOK_UP = [
-    a_claim, a_drain, a_commit_of_everything, a_commit_that_begins_the_next_task, a_batch_of_commits, a_tell,
+    a_claim, a_drain, a_commit_of_everything, a_commit_that_begins_the_next_task,
+    a_commit_that_begins_the_drain_that_follows, a_batch_of_commits, a_tell,
 ]  # fmt: skip
 
 

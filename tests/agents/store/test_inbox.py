@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
+import uuid
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from agents import clock
 from agents.exceptions import TurnLostError
 from agents.models import Actor
 from agents.store import order, statements
+from agents.store.base import TASK
 from agents.store.requests import Claimed, Committed, Next, TaskEnd
 from agents.store.statements import NEXT_WINDOW
 from agents.writes import Table, Writes
@@ -319,3 +322,40 @@ def test_a_task_of_the_inbox_never_overtakes_those_before_it() -> None:
 
 def test_timers_that_are_not_due_are_left_out() -> None:
     assert due((1, False, 9, False), (2, False, 1, True)) == [2]
+
+
+def test_a_drain_that_begins_in_a_commit_finds_what_a_claim_would_find_in_the_same_order(
+    stage: Stage,
+) -> None:
+    shapes = itertools.product((-3, -1, 0, 5), repeat=4)
+    for shape in itertools.islice(shapes, 0, None, 7):
+        actor = stage.actor()
+        first, *inbox = stage.told(actor, 0, 1, 2)
+        claimed = stage.drain(actor)
+        now = claimed.actor.now
+        for task, seconds in zip(inbox, shape[:2], strict=True):
+            Task.objects.filter(pk=task.pk).update(due_at=now + dt.timedelta(seconds=seconds))
+        writes = Writes()
+        for seconds in shape[2:]:
+            writes.insert(TASK, stage.timer(actor, now + dt.timedelta(seconds=seconds)))
+        assert claimed.task is not None
+        following = Next(uuid.uuid4(), [], now, anew=True)
+        committed = stage.commit(
+            stage.dirty(claimed, task=stage.done(claimed.task), next=following, writes=writes)
+        )
+        assert committed.now is not None
+        rows = Task.objects.filter(actor_id=actor).order_by("id")
+        expected = order.in_order(
+            (actor, t.pk, t.lane == "inbox", t.due_at, t.due_at <= committed.now) for t in rows
+        ).get(actor, [])
+        began = [] if committed.next is None else [committed.next.pk, *(committed.anew or [])]
+        assert began == expected, shape
+        if committed.next is None:
+            assert committed.anew is None
+            assert stage.row(actor).token is None
+        else:
+            assert committed.next.attempt == 1
+            assert stage.row(actor).turn_id == committed.next.turn_id == following.turn_id
+            assert Attempt.objects.get(actor_id=actor, outcome="running").pk == committed.next.attempt_pk
+        assert first.pk not in began
+        stage.audit()
