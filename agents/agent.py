@@ -12,6 +12,7 @@ import inspect
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from django.utils.functional import cached_property
@@ -536,6 +537,7 @@ class Agent(Generic[StateT]):
 RESERVED = frozenset({"alarm", "call", "stop", "sync", "tell"})
 
 
+@lru_cache(1024)  # asked of every task, and of what anybody calls
 def _is_ours(method: str) -> bool:
     """Whether a name belongs to the base class, or to the runtime."""
     return any(method in base.__dict__ for base in Agent.__mro__) or method in RESERVED

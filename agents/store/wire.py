@@ -31,6 +31,7 @@ _FAILED = (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_ABORTED)
 _IDLE = pq.TransactionStatus.IDLE
 _IN_TRANSACTION = (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR)
 _BYTEA = 17  # pg_type.oid
+_PLAIN = frozenset({bool, int, float, uuid.UUID})
 
 _prepared: WeakKeyDictionary[psycopg.Connection[Any], dict[str, bytes]] = WeakKeyDictionary()
 _numbers = itertools.count(1)
@@ -243,6 +244,12 @@ class Blobs(list[bytes]):
 
 def text(value: Any) -> bytes | None:
     """A parameter as PostgreSQL reads it. Its type is the cast in the query."""
+    # Nearly all are of these, and a lone turn's commit has dozens.
+    kind = value.__class__
+    if kind is str and "\0" not in value:
+        return value.encode()
+    if kind in _PLAIN:
+        return str(value).encode()
     if value is None:
         return None
     if isinstance(value, Blobs):

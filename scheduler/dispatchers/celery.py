@@ -230,8 +230,11 @@ def end() -> None:
 
 def take(wakes: Sequence[Wake], said: float) -> None:
     """Hands actors to this process's runtime; waits for free slots, not for the turns."""
-    worker = start()
-    _on_runtime(lambda engine: worker.take(wakes, said))
+    _on_runtime(lambda engine: _take(engine, wakes, said))
+
+
+async def _take(engine: Engine, wakes: Sequence[Wake], said: float) -> None:
+    await (await _start(engine)).take(wakes, said)
 
 
 def sweep() -> bool:
