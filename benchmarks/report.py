@@ -105,8 +105,7 @@ def result(runs: list[dict[str, Any]], options: argparse.Namespace) -> dict[str,
         "at": dt.datetime.now(dt.UTC).isoformat(timespec="minutes"),
         "machine": machine(),
         "settings": {
-            key: getattr(options, key)
-            for key in ("seconds", "actors", "clients", "sockets", "rate")
+            key: getattr(options, key) for key in ("seconds", "actors", "clients", "sockets", "rate")
         },
         "contestants": names,
         "table": table,
