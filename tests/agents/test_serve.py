@@ -242,11 +242,16 @@ def test_runserver_knows_websockets() -> None:
 
 
 @pytest.mark.parametrize("process", ["worker", "beat"])
-def test_twisted_is_in_no_process_but_those_that_serve(process: str) -> None:
-    code = f"import agentsite.celery, celery.bin.{process}, sys; print('twisted' in sys.modules)"
+def test_neither_twisted_nor_views_are_in_processes_that_do_not_serve(process: str) -> None:
+    code = f"""
+import sys
+import celery.bin.{process}
+from agentsite.celery import app
+app.loader.init_worker()
+print({{"twisted", "agentsite.urls"}} & {{*sys.modules}}, "agents.engine" in sys.modules)
+"""
     env = {**os.environ, "DJANGO_SETTINGS_MODULE": "agentsite.settings", "SECRET_KEY": "x", "ENV_FILE": ""}
-    django = "import django; django.setup(); "
-    assert subprocess.check_output([sys.executable, "-c", django + code], cwd=ROOT, env=env) == b"False\n"
+    assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, env=env) == b"set() True\n"
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "http", "80.5", ""])
