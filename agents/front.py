@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,9 @@ logger = logging.getLogger(__name__)
 BACKLOG = 512  # connections that wait to be accepted; a burst of webhooks arrives at once
 # Proxies keep idle connections for a minute, and may send a request on one while we close it.
 KEEP_ALIVE = 75  # seconds
+#: How long a request's head may take, and how long a client may leave off in the middle of a body.
+PATIENCE = 60.0  # seconds
+LOOK_TICKS = 10  # of uvicorn's main loop, each 0.1 s: how often slow clients are looked for
 #: The request line and the headers: llhttp itself knows no end of them.
 MAX_HEAD_BYTES = 64 * 1024
 
@@ -41,6 +45,7 @@ class Front(uvicorn.Server):
         *,
         started: Callable[[], None] = lambda: None,
         access_log: bool = False,
+        patience: float = PATIENCE,
     ) -> None:
         # uvicorn makes one with its own arguments, a connection.
         def upgraded(**_: Any) -> asyncio.Protocol:
@@ -61,7 +66,7 @@ class Front(uvicorn.Server):
                 server_header=False,
             )
         )
-        self._application, self._started = application, started
+        self._application, self._started, self._patience = application, started, patience
         self._cut = False
 
     async def _run(self, scope: Any, receive: Any, send: Any) -> None:
@@ -78,6 +83,14 @@ class Front(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % LOOK_TICKS == 0:
+            before = asyncio.get_running_loop().time() - self._patience
+            for connection in self._connections():
+                if connection.waits_since() < before:
+                    connection.transport.abort()
+        return await super().on_tick(counter)
 
     # Stopping
 
@@ -114,21 +127,36 @@ class Front(uvicorn.Server):
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection, with a bound on a request's head."""
+    """One connection, with bounds on a request's head and on how slow its client may be."""
 
     _head = 0  # bytes that came before it had ended
     _in_head = True
+    _began = _heard = 0.0  # when a head began, or the connection; when something came
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._began = self._heard = self.loop.time()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._head = 0
         self._in_head = True
+        self._began = self.loop.time()
 
     def on_headers_complete(self) -> None:
         self._in_head = False
         super().on_headers_complete()
 
+    def waits_since(self) -> float:
+        """Since when this waits for its client in the middle of a request, by the loop's clock; else inf."""
+        if self._in_head:
+            return self._began
+        if self.cycle.more_body and not self.flow.read_paused:
+            return self._heard
+        return math.inf
+
     def data_received(self, data: bytes) -> None:
+        self._heard = self.loop.time()
         super().data_received(data)
         if not self._in_head or self.transport.is_closing():
             return

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
+from typing import Any
 
 import pytest
 from websockets.sync.client import connect
 
-from agents.front import MAX_HEAD_BYTES
+from agents.front import MAX_HEAD_BYTES, Front
 from tests.agents.test_serve import Served, get, serving
 from tests.waiting import wait_until
 
@@ -121,3 +123,79 @@ def test_a_socket_whose_client_goes_away_while_it_is_handed_over_is_forgotten(se
         ws.send("hello")
         assert ws.recv(timeout=30) == "echo hello"
     assert "Traceback" not in served.output
+
+
+# Slow clients: in this process, with less patience
+
+
+@asynccontextmanager
+async def fronting(application: Any, patience: float) -> AsyncIterator[int]:
+    accepting = asyncio.Event()
+    front = Front(application, None, started=accepting.set, patience=patience)
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        port = bound.getsockname()[1]
+        serving = asyncio.create_task(front.serve(sockets=[bound]))
+        await accepting.wait()
+        yield port
+        front.cut()
+        front.end()
+        await serving
+
+
+async def answer_when_read(scope: Any, receive: Any, send: Any) -> None:
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body"})
+
+
+POST = request(b"Content-Length: 4", first=b"POST / HTTP/1.1")
+
+
+@pytest.mark.parametrize("parts", [[], [b"GET / HT"], [request()[:-2]], [POST], [POST, b"abc"]])
+async def test_a_client_that_leaves_off_in_the_middle_of_a_request_is_hung_up_on(parts: list[bytes]) -> None:
+    async with fronting(answer_when_read, patience=1) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for part in parts:
+            writer.write(part)
+            await asyncio.sleep(0.1)
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+            await asyncio.wait_for(reader.readexactly(1), 30)
+        writer.close()
+
+
+async def test_a_head_that_comes_byte_by_byte_has_its_time_in_all_and_a_body_does_not() -> None:
+    async with fronting(answer_when_read, patience=2) as port:
+
+        async def sent(start: bytes, rest: bytes) -> bytes:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                writer.write(start)
+                for byte in rest:
+                    await asyncio.sleep(0.5)
+                    writer.write(bytes([byte]))
+                return await asyncio.wait_for(reader.readline(), 30)
+            except ConnectionError:
+                return b""
+            finally:
+                writer.close()
+
+        long = request(b"Content-Length: 8", first=b"POST / HTTP/1.1")
+        head, body = await asyncio.gather(sent(b"GET", b" / HTTP/1"), sent(long, b"12345678"))
+    assert (head, body) == (b"", b"HTTP/1.1 200 OK\r\n")
+
+
+async def test_a_client_that_waits_for_its_answer_may_wait() -> None:
+    go_on = asyncio.Event()
+
+    async def answer_later(scope: Any, receive: Any, send: Any) -> None:
+        await go_on.wait()
+        await answer_when_read(scope, receive, send)
+
+    async with fronting(answer_later, patience=0.2) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request())
+        await asyncio.sleep(2.5)
+        go_on.set()
+        assert await asyncio.wait_for(reader.readline(), 30) == b"HTTP/1.1 200 OK\r\n"
+        writer.close()
