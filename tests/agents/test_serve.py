@@ -222,12 +222,18 @@ def test_a_taken_port_is_refused_in_one_sentence() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.django_db(transaction=True)
 def test_runserver_knows_websockets() -> None:
     port = free_port()
+    environment = {
+        "DJANGO_SETTINGS_MODULE": "tests.agents.serve_app",
+        "ALLOWED_HOSTS": "127.0.0.1",
+        "DATABASE_URL": database_url(),  # it looks which migrations there are
+    }
     process = subprocess.Popen(
         [sys.executable, "manage.py", "runserver", "--noreload", f"127.0.0.1:{port}"],
         cwd=ROOT,
-        env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.agents.serve_app", "ALLOWED_HOSTS": "127.0.0.1"},
+        env={**os.environ, **environment},
         stdout=subprocess.DEVNULL,
     )
     try:
