@@ -143,6 +143,7 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 # one: turns, sweeps and texts have connections of the runtime's own.
 CELERY_DB_REUSE_MAX = 100
 # A worker waits for its broker as long as it takes, and sweeps by itself meanwhile.
+CELERY_WORKER_CONSUMER = "scheduler.dispatchers.consumer:Consumer"
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
 CELERY_BROKER_TRANSPORT_OPTIONS = {
