@@ -79,7 +79,8 @@ class ProviderWebhook(APIView):
     http_method_names = ["post"]
 
     async def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:  # type: ignore[override]
-        """As DRF's, awaiting the handler. Nothing of what DRF does around it here waits for anything."""
+        """As DRF's, awaiting the handler. Nothing of what DRF does around it here waits for anything; what it
+        does before (``initial``) is about users, permissions, rates and versions, of which there are none."""
         self.args, self.kwargs = args, kwargs
         # No middleware does it here (agentsite/lean.py).
         named = carrying.request_id.set(requests.id_of(request))
@@ -93,7 +94,6 @@ class ProviderWebhook(APIView):
         self.request = drf = self.initialize_request(request, *args, **kwargs)
         response: Any
         try:
-            self.initial(drf, *args, **kwargs)
             if request.method == "POST":
                 response = await self.post(drf, *args, **kwargs)
             else:
@@ -113,7 +113,7 @@ class ProviderWebhook(APIView):
         taker = webhook_provider(provider)
         if taker is None:
             raise UnknownProviderError()
-        delivered = webhook_request(request._request)
+        delivered = webhook_request(request._request, with_url=taker.reads_url)
         taker.verify(delivered)
         if kind:
             check_kind(kind)
@@ -144,10 +144,10 @@ async def _take(provider: TextProvider, event: Event, kind: str) -> Acceptance:
     return Acceptance.ACCEPTED if new else Acceptance.DUPLICATE
 
 
-def webhook_request(request: HttpRequest) -> WebhookRequest:
+def webhook_request(request: HttpRequest, *, with_url: bool = True) -> WebhookRequest:
     """A request as a provider's ``verify`` and ``read`` take it. Raises BodyTooLargeError and such."""
     return WebhookRequest(
-        url=url_of(request),
+        url=url_of(request) if with_url else "",
         headers=request.headers,
         body=raw_body(request),
         content_type=request.META.get("CONTENT_TYPE", ""),

@@ -18,6 +18,7 @@ from django.utils.decorators import sync_and_async_middleware
 from agents.observing.carrying import REQUEST_ID_MAX_LENGTH, request_id
 
 HEADER = "X-Request-ID"
+_META = "HTTP_X_REQUEST_ID"
 # No digits alone: a request's id must never be a phone number.
 _ID = re.compile(rf"(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9._-]{{8,{REQUEST_ID_MAX_LENGTH}}}")
 
@@ -29,7 +30,7 @@ def taken(given: str) -> str:
 
 def id_of(request: HttpRequest) -> str:
     """A request's id."""
-    return taken(request.headers.get(HEADER, ""))
+    return taken(request.META.get(_META, ""))
 
 
 @sync_and_async_middleware

@@ -47,7 +47,7 @@ __all__ = [
 class WebhookRequest:
     """One request of a provider, exactly as it came."""
 
-    url: str  # as the provider called it, whatever proxy was between
+    url: str  # as the provider called it, whatever proxy was between; "" unless ``reads_url``
     headers: Mapping[str, str]  # looked up in any case
     body: bytes
     content_type: str = ""
@@ -130,6 +130,8 @@ class TextProvider(ABC):
     finds: ClassVar[bool] = False
     #: Whether reports leave out the cost, so that it must be asked for.
     asks_cost: ClassVar[bool] = False
+    #: Whether ``verify`` or ``read`` want ``WebhookRequest.url``.
+    reads_url: ClassVar[bool] = True
     #: What the webhook answers; None: ``{"status": ...}`` as JSON.
     answer: ClassVar[Answer | None] = None
 

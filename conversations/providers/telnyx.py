@@ -109,6 +109,9 @@ STATUSES = {
 }
 
 
+_KEYWORDS = {str(keyword): keyword for keyword in Keyword}
+
+
 class TelnyxProvider(TextProvider):
     """``POST /v2/messages``. The API knows no idempotency key, so nothing is repeated that may have arrived.
 
@@ -119,6 +122,7 @@ class TelnyxProvider(TextProvider):
     """
 
     name = "telnyx"
+    reads_url = False
 
     # In
 
@@ -302,7 +306,7 @@ def _media(value: Any) -> list[dict[str, Any]]:
 def _keyword(value: Any) -> Keyword | None:
     """``autoresponse_type``: Telnyx took it for a keyword, and has answered."""
     word = value.lower() if isinstance(value, str) else ""
-    return Keyword(word) if word in Keyword.values else None
+    return _KEYWORDS.get(word)
 
 
 def _cost(payload: dict[str, Any]) -> tuple[Any, str]:
