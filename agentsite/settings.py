@@ -131,9 +131,10 @@ CELERY_TASK_TIME_LIMIT = None
 # (AGENTS["TURNS"] at once). The few threads only carry messages to it. More processors: more workers.
 # WORKER_POOL=prefork works too: each of its processes then has a runtime, and connections, of its own. (The
 # command line's --pool prefork does not undo this setting: Celery takes it for the default.)
-CELERY_WORKER_POOL = env.str(
+WORKER_POOL = env.str(
     "WORKER_POOL", default="threads", validate=validate.OneOf(["threads", "prefork", "solo"])
 )
+CELERY_WORKER_POOL = "scheduler.dispatchers.pool:TaskPool" if WORKER_POOL == "threads" else WORKER_POOL
 CELERY_WORKER_CONCURRENCY = env.int("WORKER_THREADS", default=4, validate=validate.Range(min=1))
 # A worker takes a message when a thread is free, and holds none in advance. When its slots are full its
 # threads wait, and what lies in the queue is other workers'. (Of brokers but Redis it holds one a thread.)

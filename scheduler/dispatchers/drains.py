@@ -57,6 +57,11 @@ class Drains:
         """How many more drains could begin now."""
         return 0 if self.over else max(0, conf.get("TURNS") - len(self._woken))
 
+    @property
+    def begun(self) -> int:
+        """How many run, or are about to."""
+        return len(self._woken)
+
     async def room(self, seconds: float) -> bool:
         """Waits until a drain could begin, so long at most; False where none can."""
         if not self.free and not self.over:

@@ -104,11 +104,13 @@ class Sweeper:
         """
         interval = conf.get("SWEEP_INTERVAL")
         enough = time.monotonic() + interval
-        while limit := min(LIMIT, self._drains.free):
+        while free := self._drains.free:
+            # The first may be some that were woken a moment ago and have no lease yet.
+            limit = min(LIMIT, free + self._drains.begun)
             alarms = await self._engine.in_store(
                 self._engine.store.sweep, kinds.installed(), limit, dt.timedelta(seconds=2 * interval)
             )
-            new = self._wake(alarms)
+            new = self._wake(alarms, free)
             if len(alarms) < limit or not alarms[-1].due or not new:
                 return
             # A backlog. Whoever is asked next may be another worker: this one goes on while it has room.
@@ -119,13 +121,15 @@ class Sweeper:
                 return
             await asyncio.sleep(GATHERING)
 
-    def _wake(self, alarms: list[Alarm]) -> int:
-        """How many of these were due and not known here."""
+    def _wake(self, alarms: list[Alarm], most: int) -> int:
+        """How many of these were due and not known here; no more of them are woken."""
         new = 0
         for alarm in alarms:
             if not alarm.due:
                 self._drains.wake_in(alarm.seconds, alarm.actor_id, alarm.kind)
             elif not self._drains.has(alarm.actor_id):
+                if new == most:
+                    break
                 new += 1
                 self._drains.wake(alarm.actor_id, alarm.kind)
         return new

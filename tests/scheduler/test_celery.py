@@ -25,14 +25,16 @@ from django_celery_beat.models import PeriodicTask
 from django_celery_beat.schedulers import DatabaseScheduler
 
 from agents import store
+from agents.models import Actor
 from agents.store import get_store
 from agents.testing import advance
 from agents.turn import Tell
 from conversations import outbox
 from scheduler import tasks
-from scheduler.dispatchers import broker
+from scheduler.dispatchers import broker, drains
 from scheduler.dispatchers import celery as dispatcher
 from scheduler.dispatchers.publisher import Publisher
+from scheduler.drain import drain
 from scheduler.models import Attempt, Pulse, PulseName, Task
 from tests.scheduler.clerks.agents import ClerkAgent
 from tests.scheduler.turns import new_actor, run
@@ -323,6 +325,30 @@ def test_a_sweep_goes_on_while_there_is_a_backlog(redis, agents_settings):
         assert dispatcher.sweep()
         wait_until(lambda: drained() == 60, 60)
     finally:
+        dispatcher.end()
+
+
+def test_a_sweep_goes_on_past_an_actor_that_it_woke_and_that_has_no_lease_yet(
+    redis, agents_settings, monkeypatch
+):
+    agents_settings(TURNS=2, SWEEP_INTERVAL=60.0)
+    tell_silently(*(f"n{n}" for n in range(6)))
+    first, claims = Actor.objects.order_by("alarm", "pk").values_list("pk", flat=True)[0], threading.Event()
+
+    async def late(engine, actor_id, *rest):
+        if actor_id == first:
+            await asyncio.to_thread(claims.wait, 60)
+        return await drain(engine, actor_id, *rest)
+
+    monkeypatch.setattr(drains, "drain", late)
+    try:
+        dispatcher.start()
+        assert dispatcher.sweep()
+        wait_until(lambda: drained() == 5)
+        claims.set()
+        wait_until(lambda: drained() == 6)
+    finally:
+        claims.set()
         dispatcher.end()
 
 
