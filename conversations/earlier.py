@@ -60,14 +60,11 @@ _SAME = Query(
                          AND t.message_id = json_extract(r.value, '$.message'))""",
 )
 
-# Mostly nobody's text waits: that is asked first, and once (conversations_inbound_waiting).
+# Mostly nobody's text waits: then conversations_inbound_waiting is empty. Where many do, it is read once.
 _WAITING = Query(
-    """SELECT r.theirs FROM json_array_elements_text($1::json) AS r(theirs)
-        WHERE EXISTS (SELECT 1 FROM conversations_inboundtext
-                       WHERE status = 'waiting' AND due_at > '-infinity')
-          AND EXISTS (SELECT 1 FROM conversations_inboundtext t
-                       WHERE t.from_number = r.theirs AND t.status = 'waiting'
-                       ORDER BY t.received_at OFFSET 0)""",
+    """SELECT DISTINCT t.from_number FROM conversations_inboundtext t
+        WHERE t.status = 'waiting' AND t.due_at > '-infinity'
+          AND t.from_number = ANY (ARRAY(SELECT json_array_elements_text($1::json)))""",
     """SELECT r.value FROM json_each(?1) r
         WHERE EXISTS (SELECT 1 FROM conversations_inboundtext t
                        WHERE t.from_number = r.value AND t.status = 'waiting')""",
