@@ -94,8 +94,17 @@ class Front(uvicorn.Server):
 
     # Stopping
 
-    def close(self) -> None:
-        """Accepts nobody more."""
+    async def close(self) -> None:
+        """Accepts nobody more.
+
+        Whoever was accepted a moment ago is made a connection first: of a server that is closed asyncio
+        cannot make one, and loses the socket.
+        """
+        loop = asyncio.get_running_loop()
+        for server in self.servers:
+            for listening in server.sockets:
+                loop.remove_reader(listening.fileno())
+        await asyncio.sleep(0)
         for server in self.servers:
             server.close()
 

@@ -176,7 +176,7 @@ class GracefulServer(Server):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.grace
         try:
-            self._front.close()
+            await self._front.close()
             await self._hook(self._stopping)
             for work in (self._plain_work, *self._work.values()):
                 work.stopping = True

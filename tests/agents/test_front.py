@@ -129,14 +129,14 @@ def test_a_socket_whose_client_goes_away_while_it_is_handed_over_is_forgotten(se
 
 
 @asynccontextmanager
-async def fronting(application: Any, patience: float) -> AsyncIterator[int]:
+async def fronting(application: Any, patience: float = 60) -> AsyncIterator[tuple[int, Front]]:
     accepting = asyncio.Event()
     front = Front(application, None, started=accepting.set, patience=patience)
     with socket.create_server(("127.0.0.1", 0)) as bound:
         port = bound.getsockname()[1]
         serving = asyncio.create_task(front.serve(sockets=[bound]))
         await accepting.wait()
-        yield port
+        yield port, front
         front.cut()
         front.end()
         await serving
@@ -154,7 +154,7 @@ POST = request(b"Content-Length: 4", first=b"POST / HTTP/1.1")
 
 @pytest.mark.parametrize("parts", [[], [b"GET / HT"], [request()[:-2]], [POST], [POST, b"abc"]])
 async def test_a_client_that_leaves_off_in_the_middle_of_a_request_is_hung_up_on(parts: list[bytes]) -> None:
-    async with fronting(answer_when_read, patience=1) as port:
+    async with fronting(answer_when_read, patience=1) as (port, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for part in parts:
             writer.write(part)
@@ -165,7 +165,7 @@ async def test_a_client_that_leaves_off_in_the_middle_of_a_request_is_hung_up_on
 
 
 async def test_a_head_that_comes_byte_by_byte_has_its_time_in_all_and_a_body_does_not() -> None:
-    async with fronting(answer_when_read, patience=2) as port:
+    async with fronting(answer_when_read, patience=2) as (port, _):
 
         async def sent(start: bytes, rest: bytes) -> bytes:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -192,10 +192,23 @@ async def test_a_client_that_waits_for_its_answer_may_wait() -> None:
         await go_on.wait()
         await answer_when_read(scope, receive, send)
 
-    async with fronting(answer_later, patience=0.2) as port:
+    async with fronting(answer_later, patience=0.2) as (port, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request())
         await asyncio.sleep(2.5)
         go_on.set()
         assert await asyncio.wait_for(reader.readline(), 30) == b"HTTP/1.1 200 OK\r\n"
         writer.close()
+
+
+async def test_a_client_that_was_accepted_just_before_the_end_is_answered() -> None:
+    async with fronting(answer_when_read) as (port, front):
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(request())
+            # The loop sees it, and accepts it: it is no connection yet.
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            await front.close()
+            client.setblocking(False)
+            answer = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 65536), 30)
+            assert answer.startswith(b"HTTP/1.1 200 OK")
