@@ -7,7 +7,6 @@ a WebSocket is handed to Daphne with its connection and with the request in whic
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import socket
 from collections.abc import Callable, Iterator
@@ -18,8 +17,6 @@ import uvicorn
 from daphne.http_protocol import HTTPFactory
 from daphne.server import reactor  # installed by Daphne, on asyncio
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-logger = logging.getLogger(__name__)
 
 BACKLOG = 512  # connections that wait to be accepted; a burst of webhooks arrives at once
 # Proxies keep idle connections for a minute, and may send a request on one while we close it.
