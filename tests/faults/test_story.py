@@ -81,17 +81,16 @@ def text(url: str, words: str) -> str:
     ).stdout
 
 
-#: One for all posts: making a client costs more than a text does.
-provider = httpx.Client(timeout=30, limits=httpx.Limits(max_connections=50, max_keepalive_connections=50))
+@pytest.fixture(scope="module")
+def provider() -> Iterator[httpx.Client]:
+    """One for all posts of a test: making a client costs more than a text does."""
+    with httpx.Client(
+        timeout=30, limits=httpx.Limits(max_connections=50, max_keepalive_connections=50)
+    ) as client:
+        yield client
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _hangs_up() -> Iterator[None]:
-    yield
-    provider.close()
-
-
-def post(url: str, words: str) -> float:
+def post(provider: httpx.Client, url: str, words: str) -> float:
     """One signed text, as the provider delivers it; seconds until its acknowledgement."""
     body = orjson.dumps(event(PHONE, OURS, words))
     headers = {"Content-Type": "application/json", **sign(body, DEVELOPMENT_SIGNING_KEY)}
@@ -142,11 +141,11 @@ def test_a_text_is_answered_and_the_conversation_its_state_and_the_follow_up_are
     assert findings() == []
 
 
-def test_texts_that_come_together_are_answered_by_one_run_of_the_model(tmp_path):
+def test_texts_that_come_together_are_answered_by_one_run_of_the_model(tmp_path, provider):
     with site(tmp_path, "offline-delay-1") as url:
         began = time.monotonic()
         with concurrent.futures.ThreadPoolExecutor(3) as senders:
-            list(senders.map(lambda n: post(url, f"part {n}"), range(10)))
+            list(senders.map(lambda n: post(provider, url, f"part {n}"), range(10)))
         wait_until(lambda: sum(r == "user" for r, _ in log_of()) == 10, 90)
         took = time.monotonic() - began
         wait_until(lambda: not Task.objects.filter(method__in=["receive", "process"]).exists(), 90)
@@ -158,14 +157,14 @@ def test_texts_that_come_together_are_answered_by_one_run_of_the_model(tmp_path)
     assert findings() == []
 
 
-def test_acknowledgements_reads_and_pages_do_not_wait_for_a_model_that_thinks_for_long(tmp_path):
+def test_acknowledgements_reads_and_pages_do_not_wait_for_a_model_that_thinks_for_long(tmp_path, provider):
     with site(tmp_path, "offline-delay-15") as url:
-        post(url, "text 0")
+        post(provider, url, "text 0")
         wait_until(lambda: Attempt.objects.filter(method="process", outcome="running").exists(), 60)
         actor = Actor.objects.get(kind="support", name=PHONE)
 
         with concurrent.futures.ThreadPoolExecutor(20) as senders:
-            took = sorted(senders.map(lambda n: post(url, f"text {n}"), range(1, 21)))
+            took = sorted(senders.map(lambda n: post(provider, url, f"text {n}"), range(1, 21)))
         began = time.perf_counter()
         history = provider.get(f"{url}/dev/texts/", params={"to": PHONE})
         assert history.status_code == 200
