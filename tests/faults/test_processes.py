@@ -35,7 +35,7 @@ pytestmark = [
 ]
 
 # Leases of which a test can wait for the end.
-SHORT: dict[str, Any] = {"LEASE": 1.5, "LEASE_RENEWAL": 0.4, "STOP_POLL": 0.1, "SWEEP_INTERVAL": 0.2}
+SHORT: dict[str, Any] = {"LEASE": 4.0, "LEASE_RENEWAL": 0.4, "STOP_POLL": 0.1, "SWEEP_INTERVAL": 0.2}
 
 
 def its_lease_ends(stub: Any) -> None:

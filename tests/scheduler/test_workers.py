@@ -378,7 +378,7 @@ def test_a_worker_killed_in_the_middle_of_a_tool_that_may_not_run_twice_goes_on_
         wait_until(lambda: path.exists() and path.read_text() == "begun\n", PATIENT)
         one.kill()
         tell("alice")  # what comes meanwhile
-        with running(two := worker("two", **settings)):
+        with running(two := worker("two")):
             done(1)
             assert outcomes("charge") == ["lost", "done"]
             ended_well(two)

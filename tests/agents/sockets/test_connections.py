@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.django_db(transaction=True)]
 
 KIND = ChatterAgent.kind
 DOORMAN = DoormanAgent.kind
-QUICK = {"CONNECTION_REFRESH": 0.5, "CONNECTION_EXPIRY": 4.0}
+QUICK = {"CONNECTION_REFRESH": 0.5, "CONNECTION_EXPIRY": 8.0}
 
 
 def book(name: str) -> tuple[list[str], list[str]]:

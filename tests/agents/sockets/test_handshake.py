@@ -97,17 +97,17 @@ def test_a_token_that_is_expired_or_for_another_actor_admits_nobody(site: Site, 
 
 
 def test_the_token_may_come_until_ten_seconds_are_over(name: str) -> None:
-    with running(agents={"SOCKET_ATTACH_TIMEOUT": 4.0}) as site:
+    with running(agents={"SOCKET_ATTACH_TIMEOUT": 8.0}) as site:
         began = time.monotonic()
         with site.client(KIND, name, origin=None) as late, site.client(KIND, name, origin=None) as early:
             time.sleep(0.5)
             early.send("attach", token=connect_token(KIND, name))
             assert early.recv()["kind"] == "hello"
             assert late.closed() == 4401
-            assert time.monotonic() - began >= 4.0
+            assert time.monotonic() - began >= 8.0
             early.send("ping")
             assert early.until("pong")
-        assert logged(site, "no token within 4 s", "origin: none", "allowed hosts: 127.0.0.1")
+        assert logged(site, "no token within 8 s", "origin: none", "allowed hosts: 127.0.0.1")
 
 
 def test_another_origin_is_refused_with_one_line_that_says_why(site: Site, operator: str, name: str) -> None:
