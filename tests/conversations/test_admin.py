@@ -201,13 +201,13 @@ def test_a_log_of_thousands_costs_what_a_short_one_does(
 
 def test_a_long_text_is_cut_and_its_own_page_has_it_whole(client: Client) -> None:
     text = "word " * (transcripts.TEXT_SHOWN // 5)
-    whole, longer = talk(("user", text), name="whole"), talk(("user", text + "END"), name="longer")
+    whole, longer = talk(("user", text), name="whole"), talk(("user", text + "THE-END-OF-IT"), name="longer")
     assert "cut here" not in page(client, transcript(whole)).text
     seen = page(client, transcript(longer))
-    assert "cut here" in seen.text and "END" not in seen.text
+    assert "cut here" in seen.text and "THE-END-OF-IT" not in seen.text
     message = longer.messages.get()
     assert change(message) in seen.hrefs()
-    assert "END" in page(client, change(message)).text
+    assert "THE-END-OF-IT" in page(client, change(message)).text
 
 
 # Beside the transcript

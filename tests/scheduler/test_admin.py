@@ -206,9 +206,9 @@ def test_what_an_action_cannot_do_it_says_and_does_the_rest(client: Client, acto
 
 
 def test_cancelling_asks_first(client: Client, actor: int) -> None:
-    task, other = a_task(actor, "one"), a_task(actor, "two")
+    task, other = a_task(actor, "one"), a_task(actor, "the other")
     for asked in (act(client, "cancel", task), press(client, task, "cancel")):
-        assert "will be gone" in asked.text and "one" in asked.text and "two" not in asked.text
+        assert "will be gone" in asked.text and "one" in asked.text and "the other" not in asked.text
         assert Task.objects.filter(pk=task.pk).exists()
     form = {
         field["name"]: field["value"]
