@@ -19,11 +19,15 @@ import hypothesis
 import pytest
 from django.core.management.color import no_style
 
-# Neither an example nor its making is measured: the machine may stall in the middle of it.
+# Neither an example nor its making is measured: the machine may stall in the middle of it. The same examples
+# each time, so that a change is judged by what it changes; "--hypothesis-profile search" looks for others.
 hypothesis.settings.register_profile(
-    "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "same", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], derandomize=True
 )
-hypothesis.settings.load_profile("unhurried")
+hypothesis.settings.register_profile(
+    "search", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], max_examples=1000
+)
+hypothesis.settings.load_profile("same")
 
 OUR_APPS = ("agents", "conversations", "scheduler")
 
