@@ -21,7 +21,7 @@ logger = logging.getLogger("scheduler.dispatchers")
 # Actors that one sweep takes at most.
 LIMIT = 1000
 # A backlog is swept on as soon as there is room, but not for each single slot.
-GATHERING = 0.02  # seconds
+GATHERING = 0.005  # seconds
 
 
 class Sweeper:
@@ -47,12 +47,17 @@ class Sweeper:
         self._asked_by: PulseName | None = None
         self._pulses: dict[PulseName, float] = {}
         self._task: asyncio.Task[None] | None = None
+        # A sweep that saw as many as it may is followed by one at the moment of the last that it saw.
+        self._cut = False
+        self._following: asyncio.TimerHandle | None = None
         self._replaying: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._task = self._engine.loop.create_task(self._run(), name="agents-sweeper")
 
     async def stop(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
         if tasks := [task for task in (self._task, self._replaying) if task is not None]:
             for task in tasks:
                 task.cancel()
@@ -103,6 +108,9 @@ class Sweeper:
         whoever frees a lease wakes a worker, and a lease that runs out is no lease.
         """
         interval = conf.get("SWEEP_INTERVAL")
+        if self._cut:
+            self._cut = False
+            await self._drains.room(interval)
         enough = time.monotonic() + interval
         while free := self._drains.free:
             # The first may be some that were woken a moment ago and have no lease yet.
@@ -110,8 +118,10 @@ class Sweeper:
             alarms = await self._engine.in_store(
                 self._engine.store.sweep, kinds.installed(), limit, dt.timedelta(seconds=2 * interval)
             )
-            new = self._wake(alarms, free)
-            if len(alarms) < limit or not alarms[-1].due or not new:
+            new, left = self._wake(alarms, free)
+            if len(alarms) == limit and not alarms[-1].due:
+                self._follow(alarms[-1].seconds)
+            if not left and (len(alarms) < limit or not alarms[-1].due or not new):
                 return
             # A backlog. Whoever is asked next may be another worker: this one goes on while it has room.
             if time.monotonic() >= enough:
@@ -121,18 +131,28 @@ class Sweeper:
                 return
             await asyncio.sleep(GATHERING)
 
-    def _wake(self, alarms: list[Alarm], most: int) -> int:
-        """How many of these were due and not known here; no more of them are woken."""
+    def _follow(self, seconds: float) -> None:
+        """Sweeps again then: there may be more that are due at that moment, with nobody to wake them."""
+        if self._following is not None:
+            self._following.cancel()
+        self._following = self._engine.loop.call_later(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        self._cut = True
+        self._asked.set()
+
+    def _wake(self, alarms: list[Alarm], most: int) -> tuple[int, bool]:
+        """Wakes those that are due and not known here, so many at most: how many, and if some are left."""
         new = 0
         for alarm in alarms:
             if not alarm.due:
                 self._drains.wake_in(alarm.seconds, alarm.actor_id, alarm.kind)
             elif not self._drains.has(alarm.actor_id):
                 if new == most:
-                    break
+                    return new, True
                 new += 1
                 self._drains.wake(alarm.actor_id, alarm.kind)
-        return new
+        return new, False
 
     async def _beat(self, *names: PulseName) -> None:
         now = time.monotonic()

@@ -49,7 +49,7 @@ pytestmark = [
 
 ROOT = Path(__file__).resolve().parents[2]
 KIND = ClerkAgent.kind
-QUEUE = "celery"
+QUEUE = "agents"
 
 
 @pytest.fixture(scope="module")
@@ -350,6 +350,39 @@ def test_a_sweep_goes_on_past_an_actor_that_it_woke_and_that_has_no_lease_yet(
     finally:
         claims.set()
         dispatcher.end()
+
+
+def test_a_sweep_that_wakes_fewer_than_it_sees_goes_on_with_them(redis, agents_settings, tmp_path):
+    """Three of four slots are taken for long: of three that are due, one has room."""
+    agents_settings(TURNS=4, SWEEP_INTERVAL=60.0)
+    rested = tmp_path / "rested"
+    try:
+        dispatcher.start()
+        tell_silently("a", "b", "c", method="rest", payload=str(rested))
+        assert dispatcher.sweep()
+        wait_until(lambda: Attempt.objects.filter(method="rest", outcome="running").count() == 3)
+        tell_silently("x", "y", "z")
+        assert dispatcher.sweep()
+        wait_until(lambda: drained() == 3)
+        assert drained("rest") == 0
+    finally:
+        rested.touch()
+        dispatcher.end()
+
+
+def test_those_that_are_due_at_one_moment_run_then_however_few_a_sweep_may_wake(redis, agents_settings):
+    agents_settings(TURNS=2, SWEEP_INTERVAL=60.0)
+    names = [f"n{n}" for n in range(7)]
+    due = get_store().sql.now() + dt.timedelta(seconds=3)
+    for name in names:
+        run(new_actor(name, KIND), lambda timers: timers.schedule_at(due, "add", id="x"))
+    try:
+        dispatcher.start()
+        assert dispatcher.sweep()  # sees the first two; another would not follow for a minute
+        wait_until(lambda: drained() == len(names))
+    finally:
+        dispatcher.end()
+    assert min(Attempt.objects.values_list("started_at", flat=True)) >= due
 
 
 def test_a_sweep_skips_actors_that_are_leased(worker, tmp_path):
