@@ -10,6 +10,7 @@ import asyncio
 import datetime as dt
 import inspect
 import uuid
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -136,7 +137,7 @@ class Agent(Generic[StateT]):
         """Texts out."""
         from conversations.sms import Sms
 
-        return Sms(self._turn, lambda: self.blobs)
+        return Sms(self._turn, _property_of(self, "blobs"))
 
     @cached_property
     def blobs(self) -> Blobs:
@@ -183,8 +184,8 @@ class Agent(Generic[StateT]):
         from agents.state import State
 
         watched = type(self).on_state_changed is not Agent.on_state_changed
-        changed = self.on_state_changed if watched else None
-        state = State(self._turn, self.initial_state, changed, self.share_state)
+        changed = _method_of(self, "on_state_changed") if watched else None
+        state = State(self._turn, _method_of(self, "initial_state"), changed, self.share_state)
         self._turn.state = state
         return state
 
@@ -491,7 +492,8 @@ class Agent(Generic[StateT]):
         """The function that a task of this name runs; None where ``on_task`` gets it."""
         return None if _is_ours(method) else _method(cls, method)
 
-    def _check_task_method(self, method: str) -> None:
+    @staticmethod
+    def _check_task_method(method: str) -> None:
         if _is_ours(method):
             raise ActorPrivateMethodError(f"{method!r} belongs to the base class: a task cannot run it")
 
@@ -550,6 +552,19 @@ def _method(cls: type[Agent[Any]], method: str) -> Callable[..., Any] | None:
             function = base.__dict__[method]
             return function if inspect.iscoroutinefunction(function) else None
     return None
+
+
+# For what belongs to an agent, and is asked by it alone: they do not keep the agent alive.
+
+
+def _method_of(agent: Agent[Any], name: str) -> Callable[..., Any]:
+    its = weakref.ref(agent)
+    return lambda *args: getattr(its(), name)(*args)
+
+
+def _property_of(agent: Agent[Any], name: str) -> Callable[[], Any]:
+    its = weakref.ref(agent)
+    return lambda: getattr(its(), name)
 
 
 def is_text(turn: Turn) -> bool:

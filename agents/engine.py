@@ -96,6 +96,10 @@ class Run:
             self.ended.set_result(None)
 
 
+def _nobody_hears(why: str) -> None:
+    """What becomes of a lease whose turn is over, or has not begun."""
+
+
 class Engine(Reader):
     """Runs turns on the event loop it was made on."""
 
@@ -231,10 +235,10 @@ class Engine(Reader):
         except BaseException as error:
             observing.refused(address[0], error)
             raise
+        turn = Turn(claimed.actor, identity, self)
+        turn.waited = turn.claimed_at - asked
+        turn.takes_over = claimed.takes_over
         try:
-            turn = Turn(claimed.actor, identity, self)
-            turn.waited = turn.claimed_at - asked
-            turn.takes_over = claimed.takes_over
             try:
                 if wanted is not None and not wanted():
                     raise ActorBusyError("nobody waits for this turn any more")
@@ -251,6 +255,7 @@ class Engine(Reader):
             observing.committed(turn, wrote=commit.dirty)
             return result
         finally:
+            turn.let_go()
             self.heartbeat.drop(claimed.token)
             self.turnstile.leave(claimed.actor.id)
             if waits is not None:
@@ -297,7 +302,7 @@ class Engine(Reader):
             if run.grace is not None:
                 run.grace.cancel()
             turn.end()
-            run.lease.over = True
+            run.lease.over, run.lease.ended = True, _nobody_hears
             self.runs.discard(run)
         await session.over()
         if run.lease.void and run.reason is None:
@@ -328,7 +333,7 @@ class Engine(Reader):
 
     def _lease(self, claimed: Claimed, turn: Turn, seconds: float) -> Lease:
         return Lease(
-            claimed.actor.id, claimed.token, turn.id, time.monotonic() + seconds, ended=lambda why: None
+            claimed.actor.id, claimed.token, turn.id, time.monotonic() + seconds, ended=_nobody_hears
         )
 
     def refuses(self) -> bool:

@@ -101,8 +101,10 @@ class Reads:
         finally:
             turn.end()
             if not task.done():
+                turn.left_behind = True
                 task.cancel()
                 task.add_done_callback(swallow)
+            turn.let_go()
         if not task.done():
             raise ActorMethodTimeoutError(f"{method} ran past its budget")
         return result_of(task, method)

@@ -170,7 +170,7 @@ def settle_down() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(GC_THRESHOLD, 20, 50)
+    gc.set_threshold(GC_THRESHOLD, 10, 5)
     sys.setswitchinterval(SWITCH_INTERVAL)
 
 

@@ -260,6 +260,14 @@ class Turn:
         for part in self.parts:
             quietly(part.ended)
 
+    def let_go(self) -> None:
+        """All of it is over and told of. Turn and parts know each other: now they go with the last who has
+        hold of them, and need not wait for the garbage collector."""
+        if not self.left_behind:
+            self.session, self.state = None, None
+            self.parts, self._parts_collected = [], []
+            self.at_commit, self.on_committed = [], []
+
     # Writes
 
     def writing(self, count: int = 1) -> None:

@@ -151,6 +151,7 @@ class Hub:
         topic.followers -= 1
         if not topic.followers:
             del self.topics[address]
+            topic.end()
             if topic.joined:
                 self._start(self._leave_group(address), "agents-sockets-leave")
 

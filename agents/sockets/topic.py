@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from agents.sockets.signals import Signal
 
 # Events kept for sockets that are up to date.
-KEPT_EVENTS, KEPT_BYTES = 256, 512 * 1024
+KEPT_EVENTS, KEPT_BYTES = 64, 128 * 1024
 
 
 class Listener(Protocol):
@@ -124,6 +124,10 @@ class Topic:
     def wake(self) -> None:
         for feed in self.feeds:
             feed.wake()
+
+    def end(self) -> None:
+        """Nobody follows it any more. Who still has hold of it reads from the database."""
+        self._forget()
 
     def _become(self, id: int | None) -> None:
         """The address means another actor: it was made, or erased and made anew."""

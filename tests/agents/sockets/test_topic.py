@@ -114,6 +114,14 @@ async def test_what_is_kept_is_bounded_in_number_and_bytes(topic: Any) -> None:
     assert cursors(list(topic._tail)) == [3]  # the newest stays, however large
 
 
+async def test_one_that_nobody_follows_any_more_keeps_nothing(topic: Any, rows: dict[int, Event]) -> None:
+    rows.update({c: event(c) for c in range(1, 5)})
+    topic.offer(1, events(1, 4), 4)
+    assert cursors(await topic.after(2)) == [3, 4] and topic.asked == []
+    topic.end()
+    assert cursors(await topic.after(2)) == [3, 4] and topic.asked == [2]  # whoever still asks is answered
+
+
 def test_what_the_database_knows_more_is_said(topic: Any) -> None:
     topic.offer(1, events(1, 2), 2)
     assert topic.checked(Head(1, 5), known=2)
