@@ -26,14 +26,16 @@ PRUNE_LIMIT = 100_000
 # How often a sweep that finds no free slot is given to another worker.
 PASSES = 3
 
+REQUEST = "scheduler.dispatchers.request:Request"
 
-@shared_task(ignore_result=True)
+
+@shared_task(ignore_result=True, Request=REQUEST)
 def drain(wakes: list[Wake], said: float) -> None:
     """Drains actors: ``[[actor id, kind, moment], ...]``, as the database's clock was at ``said``."""
     dispatcher.take([(id, kind, at) for id, kind, at in wakes], said)
 
 
-@shared_task(ignore_result=True)
+@shared_task(ignore_result=True, Request=REQUEST)
 def sweep(passed: int = 0) -> None:
     """Finds due actors, and texts that wait. Beat sends one every second; each expires in two."""
     if not dispatcher.sweep() and passed < PASSES:
@@ -41,13 +43,13 @@ def sweep(passed: int = 0) -> None:
         sweep.apply_async(kwargs={"passed": passed + 1}, expires=expires, retry=False)
 
 
-@shared_task(ignore_result=True)
+@shared_task(ignore_result=True, Request=REQUEST)
 def send_texts() -> None:
     """Sends the texts that wait in the outbox."""
     dispatcher.send_texts()
 
 
-@shared_task(ignore_result=True)
+@shared_task(ignore_result=True, Request=REQUEST)
 def prune() -> None:
     """Counts the hours that are over, and deletes old records. Beat sends one every hour."""
     retention.keep_house(limit=PRUNE_LIMIT)

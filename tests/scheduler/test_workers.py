@@ -183,6 +183,21 @@ def test_a_worker_without_beat_and_without_a_broker_sweeps_by_itself(pool, worke
         done(1)
 
 
+def test_redis_keeps_no_account_of_messages_that_are_only_hints(worker, redis):
+    with running(one := worker()), redis.client() as client:
+        one.ready()
+        client.config_resetstat()
+        for n in range(10):
+            tell(f"n{n}")
+            publish(f"n{n}")
+        done(10)
+        ended_well(one)
+        # Celery's own way is a ZADD and an HSET for each, and a ZREM and an HDEL.
+        asked = client.info("commandstats")
+        assert asked["cmdstat_brpop"]["calls"] >= 10
+        assert not {"cmdstat_zadd", "cmdstat_hset", "cmdstat_zrem", "cmdstat_hdel"} & set(asked)
+
+
 def test_a_few_threads_carry_many_turns_that_wait(worker, tmp_path):
     with running(one := worker(threads=1)):
         one.ready()
@@ -220,7 +235,7 @@ def test_an_hour_without_workers_leaves_no_heap(worker, redis):
     tell("alice")
     with redis.client() as client, running(one := worker()):
         one.ready()
-        wait_until(lambda: client.llen("celery") == 0, PATIENT, "an empty queue")
+        wait_until(lambda: client.llen("agents") == 0, PATIENT, "an empty queue")
         publish("alice")
         done(1)
         # None of them swept: beat's pulse was not seen.
@@ -239,7 +254,7 @@ def test_a_delay_longer_than_the_brokers_visibility_timeout_fires_once(worker, b
         task = Task.objects.get()
         with redis.client() as client:
             while timezone.now() < task.due_at - dt.timedelta(seconds=3):
-                waiting = [json.loads(message) for message in client.lrange("celery", 0, -1)]
+                waiting = [json.loads(message) for message in client.lrange("agents", 0, -1)]
                 assert all(message["headers"]["eta"] is None for message in waiting)
                 time.sleep(0.5)
         done(1)
