@@ -77,6 +77,10 @@ class Contestant(ABC):
     def answered(self) -> dict[str, float]:
         """When the answer to each text was in the log (seconds since 1970)."""
 
+    def stages(self) -> dict[str, dict[str, float]]:
+        """Of each text, when what became of it (seconds since 1970), in order; where that can be known."""
+        return {}
+
     @abstractmethod
     def fired(self) -> list[tuple[float, float]]:
         """Of each timer that ran: when it was due, and when it ran (seconds since 1970)."""

@@ -95,17 +95,22 @@ async def each_once(port: int, requests: Iterable[bytes], clients: int = 16) -> 
     lines.close()
 
 
-async def open_loop(port: int, requests: list[bytes], rate: float) -> list[float]:
-    """So many a second, whatever becomes of them. When each was sent, in seconds since 1970."""
-    lines, began, sent = Lines(port), time.monotonic(), []
+async def open_loop(port: int, requests: list[bytes], rate: float) -> list[tuple[float, float]]:
+    """So many a second, whatever becomes of them. When each was sent and answered, in seconds since 1970."""
+    lines, began = Lines(port), time.monotonic()
+
+    async def ask(one: bytes) -> tuple[float, float]:
+        sent = time.time()
+        await lines.ask(one)
+        return sent, time.time()
+
     posts = []
     for number, one in enumerate(requests):
         await asyncio.sleep(max(0.0, began + number / rate - time.monotonic()))
-        sent.append(time.time())
-        posts.append(asyncio.create_task(lines.ask(one)))
-    await asyncio.gather(*posts)
+        posts.append(asyncio.create_task(ask(one)))
+    times = await asyncio.gather(*posts)
     lines.close()
-    return sent
+    return times
 
 
 # Sockets

@@ -150,12 +150,18 @@ def _timers(site: Contestant, each: int, due: Callable[[int], float]) -> Iterabl
 def latency(site: Contestant, options: argparse.Namespace) -> Figures:
     touch(site, "answer")
     run, count = fresh(), int(options.rate * options.seconds)
-    sent = asyncio.run(open_loop(site.port, list(site.texts("answer", run, count)), options.rate))
+    times = asyncio.run(open_loop(site.port, list(site.texts("answer", run, count)), options.rate))
     site.finish()
     time.sleep(0.5)
-    answered = site.answered()
-    waits = [1000 * (answered[f"text {number} {run}"] - at) for number, at in enumerate(sent)]
+    sent = {f"text {number} {run}": at for number, (at, _) in enumerate(times)}
+    answered, stages = site.answered(), site.stages()
+    waits = [1000 * (answered[text] - at) for text, at in sent.items()]
+    until: dict[str, list[float]] = {"acknowledged": [1000 * (after - at) for at, after in times]}
+    for text, at in sent.items():
+        for stage, moment in stages.get(text, {}).items():
+            until.setdefault(stage, []).append(1000 * (moment - at))
     return {
+        **{f"until_{stage}_ms": percentile(waits, 0.5) for stage, waits in until.items()},
         "p50_ms": percentile(waits, 0.5),
         "p99_ms": percentile(waits, 0.99),
         "memory_mb": site.memory(),

@@ -99,6 +99,31 @@ class Product(Contestant):
         )
         return {text: float(at) for text, at in found}
 
+    def stages(self) -> dict[str, dict[str, float]]:
+        if self.url.startswith("sqlite"):
+            return {}
+        stages = {
+            "taken_in": "received.due_at",
+            "first_turn": "received.started_at",
+            "second_turn": "processed.started_at",  # begins in the commit of the first, has its moment
+            "answer": "answered.committed_at",
+        }
+        moments = ", ".join(moment(self.url, at) for at in stages.values())
+        found = rows(
+            self.url,
+            f"""SELECT received.payload ->> 'text', {moments}
+                 FROM scheduler_attempt received
+                 CROSS JOIN LATERAL (
+                   SELECT * FROM scheduler_attempt later
+                    WHERE later.actor_id = received.actor_id AND later.method = 'process'
+                      AND later.started_at >= received.started_at
+                    ORDER BY later.started_at LIMIT 1
+                 ) processed
+                 JOIN agents_turnrecord answered ON answered.turn_id = processed.turn_id
+                WHERE received.method = 'receive'""",
+        )
+        return {text: dict(zip(stages, at, strict=True)) for text, *at in found}
+
     def fired(self) -> list[tuple[float, float]]:
         due, started = moment(self.url, "due_at"), moment(self.url, "started_at")
         return rows(  # type: ignore[return-value]

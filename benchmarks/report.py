@@ -64,6 +64,14 @@ COSTS = {
     "rows_a_text": "rows written",
     "wal_bytes_a_text": "bytes of write-ahead log",
 }
+#: What becomes of a text of job L, in that order.
+STAGES = {
+    "until_taken_in_ms": "parsed, its signature checked, known to be new: it is being written",
+    "until_acknowledged_ms": "on disk, and the POST answered",
+    "until_first_turn_ms": "a worker has heard of it by Redis and Celery, and takes the actor's lease",
+    "until_second_turn_ms": "its first turn commits, in which the second begins",
+    "until_answer_ms": "its second turn commits the answer",
+}
 
 
 def result(runs: list[dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:
@@ -110,6 +118,11 @@ def result(runs: list[dict[str, Any]], options: argparse.Namespace) -> dict[str,
         "contestants": names,
         "table": table,
         "costs": costs,
+        "stages": {
+            says: median(run["figures"][names[0]]["latency"][figure] for run in runs)
+            for figure, says in STAGES.items()
+            if all(figure in run["figures"][names[0]].get("latency", {}) for run in runs)
+        },
         "runs": runs,
     }
 
@@ -157,6 +170,8 @@ def text(result: dict[str, Any]) -> str:
     for says, of in result["costs"].items():
         shown = [number(of[name]) if name in of else "" for name in [first, *others]]
         lines.append(f"{'a text of B: ' + says:48}" + "".join(f"{cell:>20}" for cell in shown))
+    for says, after in result["stages"].items():
+        lines.append(f"a text of L, after {number(after)} ms: {says}")
     loads = ", ".join(f"{run['load']:.1f}" for run in result["runs"])
     lines.append(f"{len(result['runs'])} runs; load average before each: {loads}")
     return "\n".join(lines)
@@ -200,6 +215,9 @@ def markdown(result: dict[str, Any]) -> str:
     for says, of in result["costs"].items():
         shown = " | ".join(number(of[name]) if name in of else "" for name in [first, *others])
         lines.append(f"| {says} | {shown} |")
+    if result["stages"]:
+        lines += ["", "What becomes of a text of job L here, p50:", "", "| after, ms | |", "|---|---|"]
+        lines += [f"| {number(after)} | {says} |" for says, after in result["stages"].items()]
     lines.append("")
     lines += [f"- **{named[name]}**: {contestant(name).about}." for name in [first, *others]]
     return "\n".join(lines)

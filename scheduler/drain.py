@@ -151,6 +151,7 @@ class _Drain:
             try:
                 committed = await self._turn(turn, task)
             finally:
+                turn.let_go()
                 self.engine.heartbeat.drop(token)
             if committed is None:
                 return
