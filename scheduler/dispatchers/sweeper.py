@@ -75,7 +75,8 @@ class Sweeper:
             try:
                 async with asyncio.timeout(pause):
                     await self._asked.wait()
-                pause = self._patience
+                if self._asked_by is not None:  # else a sweep of its own goes on
+                    pause = self._patience
             except TimeoutError:
                 if pause > conf.get("SWEEP_INTERVAL"):
                     logger.warning("no sweep was asked for in %g s: sweeping unasked", pause)

@@ -385,6 +385,27 @@ def test_those_that_are_due_at_one_moment_run_then_however_few_a_sweep_may_wake(
     assert min(Attempt.objects.values_list("started_at", flat=True)) >= due
 
 
+def test_a_worker_that_nobody_asks_does_not_take_its_own_sweeps_for_being_asked(
+    redis, agents_settings, caplog
+):
+    agents_settings(TURNS=1, SWEEP_INTERVAL=0.5)
+
+    def unasked() -> int:
+        return caplog.text.count("sweeping unasked")
+
+    try:
+        dispatcher.start()
+        wait_until(lambda: unasked() == 1)
+        due = get_store().sql.now() + dt.timedelta(seconds=0.8)
+        for name in ("a", "b", "c"):
+            run(new_actor(name, KIND), lambda timers: timers.schedule_at(due, "add", id="x"))
+        wait_until(lambda: drained() == 3)
+        time.sleep(0.5 * dispatcher.UNASKED + 1)  # it sweeps every half second, and waits for nobody
+        assert unasked() == 1
+    finally:
+        dispatcher.end()
+
+
 def test_a_sweep_skips_actors_that_are_leased(worker, tmp_path):
     tell_silently("alice", method="rest", payload=str(tmp_path / "rested"))
     assert dispatcher.sweep()
