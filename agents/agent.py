@@ -137,7 +137,7 @@ class Agent(Generic[StateT]):
         """Texts out."""
         from conversations.sms import Sms
 
-        return Sms(self._turn, _property_of(self, "blobs"))
+        return Sms(self._turn, _weakly(self, lambda agent: agent.blobs))
 
     @cached_property
     def blobs(self) -> Blobs:
@@ -184,8 +184,9 @@ class Agent(Generic[StateT]):
         from agents.state import State
 
         watched = type(self).on_state_changed is not Agent.on_state_changed
-        changed = _method_of(self, "on_state_changed") if watched else None
-        state = State(self._turn, _method_of(self, "initial_state"), changed, self.share_state)
+        changed = _weakly(self, lambda agent, *states: agent.on_state_changed(*states)) if watched else None
+        initial = _weakly(self, lambda agent: agent.initial_state())
+        state = State(self._turn, initial, changed, self.share_state)
         self._turn.state = state
         return state
 
@@ -554,17 +555,10 @@ def _method(cls: type[Agent[Any]], method: str) -> Callable[..., Any] | None:
     return None
 
 
-# For what belongs to an agent, and is asked by it alone: they do not keep the agent alive.
-
-
-def _method_of(agent: Agent[Any], name: str) -> Callable[..., Any]:
+def _weakly(agent: Agent[Any], fn: Callable[..., Any]) -> Callable[..., Any]:
+    """``fn`` of an agent, for what belongs to it and is used by it alone: that does not keep it alive."""
     its = weakref.ref(agent)
-    return lambda *args: getattr(its(), name)(*args)
-
-
-def _property_of(agent: Agent[Any], name: str) -> Callable[[], Any]:
-    its = weakref.ref(agent)
-    return lambda: getattr(its(), name)
+    return lambda *args: fn(its(), *args)
 
 
 def is_text(turn: Turn) -> bool:

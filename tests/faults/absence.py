@@ -79,4 +79,4 @@ def wrong_runs(stand: Stand, tasks: list[Owed]) -> list[str]:
 def waiting(stand: Stand) -> int:
     """Messages in the broker."""
     with stand.redis.client() as client:
-        return int(client.llen("agents"))
+        return int(client.llen("agents")) + int(client.llen("celery")) + int(client.hlen("unacked"))
